@@ -114,12 +114,16 @@ pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode>
             "--test",
             "process",
             "--test",
+            "nvme",
+            "--test",
             "wire",
             "--",
+            "--nocapture",
         ])
         .args([
             "--exact",
             "nothing_answered_is_lost_when_the_server_is_killed",
+            "death::nothing_answered_is_lost_at_a_random_moment",
             "hundreds_of_thousands_of_commands_on_one_connection",
         ])
         .env("SLACKLINE_KILLS", kills)

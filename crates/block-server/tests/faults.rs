@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+#[expect(dead_code, reason = "it is shared with the tests of NVMe/TCP")]
+#[path = "nvme/host.rs"]
+mod host;
 mod support;
 
 use std::net::{SocketAddr, TcpListener};
@@ -13,12 +16,14 @@ use std::time::Duration;
 
 use block_server::config::Config;
 use block_server::export;
+use block_server::nvme::controller::Subsystem;
 use block_server::server::{Block, Shared};
 use dataplane::backend::Polled;
 use dataplane::file::FileAction;
 use dataplane::shard::Plane;
 use dataplane::uring::{Uring, UringCalls, UringConfig, UringTransfer, listen};
 use dataplane::{Backend, Error, Event, FlowId, Shard, ShardConfig};
+use host::{Host, NQN, Place, on_blocks};
 use support::{Client, FLUSH, READ, WRITE};
 
 const EIO: i32 = 5;
@@ -157,9 +162,9 @@ impl Backend for Faulty {
 }
 
 /// Runs `test` against a server whose file operations fail as `Faults` says. The file's blocks hold
-/// their own numbers.
+/// their own numbers. The test gets the addresses for NBD and for NVMe/TCP.
 #[expect(clippy::print_stdout, reason = "a skipped test says why")]
-fn with_server(test: impl FnOnce(SocketAddr, &Faults)) {
+fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(block).collect();
@@ -170,16 +175,19 @@ fn with_server(test: impl FnOnce(SocketAddr, &Faults)) {
     let config = Config::parse(Path::new("test.toml"), &text).unwrap();
     let exports = export::open(&config, &Vec::new(), 1).unwrap();
     let plane = Arc::new(Plane::<Faulty, Block>::new(1, 1).unwrap());
-    let shared = Arc::new(Shared::new(exports, Arc::clone(&plane.stats), 64 << 20));
-    let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
-    let address = listener.local_addr().unwrap();
+    let listeners =
+        [(); 2].map(|()| TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()));
+    let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
+    let subsystem = Subsystem::new(NQN, vec![addresses[1]], &exports);
+    let shared = Shared::new(exports, Arc::clone(&plane.stats), 64 << 20).with_nvme(subsystem, 1);
+    let shared = Arc::new(shared);
     let faults = Arc::new(Faults::default());
     let (ready, is_ready) = std::sync::mpsc::channel();
     let thread = {
         let (plane, faults) = (Arc::clone(&plane), Arc::clone(&faults));
         std::thread::spawn(move || {
             let uring = Uring::new(UringConfig {
-                listeners: vec![listener.into()],
+                listeners: listeners.into_iter().map(Into::into).collect(),
                 flows_max: 16,
                 ..UringConfig::default()
             });
@@ -197,7 +205,7 @@ fn with_server(test: impl FnOnce(SocketAddr, &Faults)) {
         println!("SKIP: no io_uring on this kernel");
         return;
     }
-    test(address, &faults);
+    test(addresses, &faults);
     plane.drain(Duration::from_secs(5));
     thread.join().unwrap();
 }
@@ -257,7 +265,7 @@ fn failed(errors: &[u32], with: i32) -> usize {
 
 #[test]
 fn each_error_is_one_of_its_own_request() {
-    with_server(|address, faults| {
+    with_server(|[address, _], faults| {
         let mut client = Client::connect(address).go("a");
         for errno in [EIO, ENOSPC] {
             faults.set(7, errno);
@@ -281,7 +289,7 @@ fn each_error_is_one_of_its_own_request() {
 
 #[test]
 fn interrupted_and_short_operations_go_on_where_they_stopped() {
-    with_server(|address, faults| {
+    with_server(|[address, _], faults| {
         let mut client = Client::connect(address).go("a");
         faults.set(3, 0);
         assert_eq!(failed(&all(&mut client, 0, READ, 0), EIO), 0);
@@ -293,7 +301,7 @@ fn interrupted_and_short_operations_go_on_where_they_stopped() {
 
 #[test]
 fn after_a_failed_flush_no_flush_is_promised() {
-    with_server(|address, faults| {
+    with_server(|[address, _], faults| {
         let mut client = Client::connect(address).go("a");
         client.write(0, &block(7));
         faults.set(1, EIO);
@@ -304,5 +312,31 @@ fn after_a_failed_flush_no_flush_is_promised() {
         assert_eq!(other.exchange(0, FLUSH, (0, 0), &[]), EIO.unsigned_abs());
         assert!(other.read(0, BLOCK) == block(7));
         other.write(0, &block(8));
+    });
+}
+
+/// Media errors and a full device have a status of their own each; the next command is not hurt.
+#[test]
+fn each_error_has_its_status_over_nvme_tcp() {
+    const WRITE_FAULT: u16 = 0x280;
+    const READ_ERROR: u16 = 0x281;
+    const CAPACITY: u16 = 0x81;
+    with_server(|[_, address], faults| {
+        let (_admin, id) = Host::admin(address, NQN, 0);
+        let mut host = Host::io(address, id, 1, 0);
+        let read = on_blocks(host::READ, 1, 8, 8, 0);
+        let write = on_blocks(host::WRITE, 1, 8, 8, 0);
+        for (errno, of_read, of_write) in
+            [(EIO, READ_ERROR, WRITE_FAULT), (ENOSPC, CAPACITY, CAPACITY)]
+        {
+            faults.set(1, errno);
+            assert_eq!(host.execute(read, BLOCK).status, of_read);
+            for place in [Place::Capsule, Place::Asked] {
+                assert_eq!(host.write(write, &block(5), place).status, of_write);
+            }
+            faults.set(0, 0);
+            assert_eq!(host.write(write, &block(6), Place::Capsule).status, 0);
+            assert_eq!(host.execute(read, BLOCK).data, block(6));
+        }
     });
 }

@@ -213,13 +213,13 @@ fn a_block_device_is_served_and_a_mounted_one_refused() {
         .args(["-q", "-F", &device.0])
         .status();
     if !made.is_ok_and(|status| status.success()) {
-        return;
+        return skip("mkfs.ext4 cannot be run");
     }
     let mount = directory.path().join("mnt");
     std::fs::create_dir(&mount).unwrap();
     let mounted = Command::new("mount").arg(&device.0).arg(&mount).status();
     if !mounted.unwrap().success() {
-        return;
+        return skip("a file system cannot be mounted here");
     }
     let config = write_config(directory.path(), port, &tenant);
     let (mut child, line, _messages) = start_process(&config).unwrap();
@@ -227,6 +227,11 @@ fn a_block_device_is_served_and_a_mounted_one_refused() {
     let expected = format!("{} is mounted on {}", device.0, mount.display());
     assert!(line.contains(&expected), "{line}");
     assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+fn skip(why: &str) {
+    println!("SKIP: {why}");
 }
 
 /// Blocks of 4 KiB that one connection of the load owns.
@@ -378,7 +383,7 @@ fn a_full_disk_is_an_error_of_its_own_request() {
         .arg(&mount)
         .status();
     if !mounted.is_ok_and(|status| status.success()) {
-        return;
+        return skip("a file system cannot be mounted here");
     }
     let port = free_port();
     let tenant = format!(

@@ -1,5 +1,8 @@
 //! What was answered is there after the server was killed; a drain lets requests end.
 
+use std::cmp::Ordering;
+use std::time::Duration;
+
 use crate::host::{FLUSH, Host, NQN, Place, READ, WRITE, entry, on_blocks};
 use crate::support::{free_port, signal, start_process};
 
@@ -52,6 +55,64 @@ fn nothing_answered_is_lost_when_the_server_is_killed() {
         assert!(bytes[..32 * 4096].iter().all(|&byte| byte == round));
         assert!(bytes[800 * 512..].iter().all(|&byte| byte == 0));
     }
+}
+
+/// At random moments of a load of writes, each with FUA. `SLACKLINE_KILLS` says how many.
+#[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "how much was at stake is worth knowing"
+)]
+fn nothing_answered_is_lost_at_a_random_moment() {
+    const BLOCKS: usize = 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let address = ([127, 0, 0, 1], port).into();
+    let config = configuration(directory.path(), port);
+    let kills: u64 = std::env::var("SLACKLINE_KILLS").map_or(6, |text| text.parse().unwrap());
+    let (mut before, mut in_all) = (vec![0; BLOCKS * 4096], 0);
+    for kill in 0..kills {
+        let Some((mut child, line, _messages)) = start_process(&config) else {
+            return;
+        };
+        assert!(line.contains("Ready"), "{line}");
+        let (_admin, id) = Host::admin(address, NQN, 0);
+        let mut host = Host::io(address, id, 1, 0);
+        let version = u8::try_from(kill % 255).unwrap() + 1;
+        let after = Duration::from_micros(rand::random_range(0..40_000));
+        let answered = std::thread::scope(|scope| {
+            let killer = scope.spawn(|| {
+                std::thread::sleep(after);
+                child.kill().unwrap();
+            });
+            let is_written = |&block: &usize| {
+                let command = on_blocks(WRITE, 1, block as u64 * 8, 8, FUA);
+                let status = host.write_or_end(command, &[version; 4096]);
+                status.is_ok_and(|status| status == 0)
+            };
+            let answered = (0..BLOCKS).take_while(is_written).count();
+            killer.join().unwrap();
+            answered
+        });
+        child.wait().unwrap();
+        let found = std::fs::read(directory.path().join("disk")).unwrap();
+        for (number, (found, before)) in found.chunks(512).zip(before.chunks(512)).enumerate() {
+            let is_new = found.iter().all(|&byte| byte == version);
+            // One more write was under way: each of its sectors is the old or the new one.
+            let is_right = match (number / 8).cmp(&answered) {
+                Ordering::Less => is_new,
+                Ordering::Equal => is_new || found == before,
+                Ordering::Greater => found == before,
+            };
+            assert!(
+                is_right,
+                "sector {number}, {answered} blocks answered, kill {kill}"
+            );
+        }
+        before = found[..BLOCKS * 4096].to_vec();
+        in_all += answered;
+    }
+    println!("{kills} kills, {in_all} answered writes found");
 }
 
 #[test]

@@ -247,11 +247,16 @@ impl Host {
 
     /// The next PDU, whose digests are checked.
     pub fn next(&mut self) -> Pdu {
+        self.next_or_end().unwrap()
+    }
+
+    /// The same, where the server may end.
+    pub fn next_or_end(&mut self) -> std::io::Result<Pdu> {
         let mut common = [0; 8];
-        self.stream.read_exact(&mut common).unwrap();
+        self.stream.read_exact(&mut common)?;
         let len = u32::from_le_bytes(common[4..8].try_into().unwrap());
         let mut rest = vec![0; usize::try_from(len).unwrap() - 8];
-        self.stream.read_exact(&mut rest).unwrap();
+        self.stream.read_exact(&mut rest)?;
         let header_end = usize::from(common[2]) - 8;
         let mut header = rest[..header_end].to_vec();
         if common[1] & 1 != 0 {
@@ -272,12 +277,12 @@ impl Host {
             assert_eq!(digest, crc32c(&data).to_le_bytes());
         }
         header.shrink_to_fit();
-        Pdu {
+        Ok(Pdu {
             kind: common[0],
             flags: common[1],
             header,
             data,
-        }
+        })
     }
 
     /// The completion of the command sent last, with the data that come before.
@@ -331,6 +336,16 @@ impl Host {
         }
         self.send_data(&r2t, data, 100_000);
         self.done()
+    }
+
+    /// Sends a write in one capsule, and gives the status of its end, where the server may end.
+    pub fn write_or_end(&mut self, command: [u8; 64], data: &[u8]) -> std::io::Result<u16> {
+        let command = self.numbered(command, data.len(), Place::Capsule);
+        let bytes = self.capsule(&command, data);
+        self.stream.write_all(&bytes)?;
+        let pdu = self.next_or_end()?;
+        assert_eq!(pdu.kind, 5, "{pdu:?}");
+        Ok(completion(&pdu, Vec::new()).status)
     }
 
     /// The termination that the server sends: its reason, and what it says of the place.
