@@ -98,6 +98,15 @@ fn it_reloads_without_dropping_and_drains() {
     assert!(events[0].contains("\"admitted\",\"export\":\"a\""), "{log}");
     assert!(events[1].contains("\"changed\",\"export\":\"a\""), "{log}");
     assert!(events[2].contains("\"admitted\",\"export\":\"b\""), "{log}");
+    write_config(directory.path(), port, &with_metrics(TENANT));
+    signal(&child, "-HUP");
+    assert!(next().contains("Reloaded([\"a\"])"));
+    let log = std::fs::read_to_string(&audit).unwrap();
+    let removed = "\"removed\",\"export\":\"b\"";
+    assert!(
+        log.lines().skip(4).any(|line| line.contains(removed)),
+        "{log}"
+    );
     signal(&child, "-TERM");
     assert!(old.is_closed() && new.is_closed());
     assert!(child.wait().unwrap().success());

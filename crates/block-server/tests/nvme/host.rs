@@ -196,7 +196,7 @@ impl Host {
 
     /// Gives the command the next number and an SGL.
     pub fn numbered(&mut self, mut command: [u8; 64], len: usize, place: Place) -> [u8; 64] {
-        self.cid += 1;
+        self.cid = self.cid.wrapping_add(1);
         put(&mut command, 2, &self.cid.to_le_bytes());
         put(&mut command, 32, &u32::try_from(len).unwrap().to_le_bytes());
         command[39] = if place == Place::Capsule { 0x01 } else { 0x5a };

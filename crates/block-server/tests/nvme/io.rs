@@ -222,3 +222,48 @@ fn the_cache_can_be_turned_off() {
         assert!(read(&mut host, 2, 0, 4096) == data);
     });
 }
+
+/// More commands than there are numbers for them, over a queue that goes round hundreds of times.
+#[test]
+fn seventy_thousand_commands_on_one_queue() {
+    with_server(|_, address| {
+        let (_admin, id) = Host::admin(address, crate::host::NQN, 0);
+        let mut host = Host::io(address, id, 1, 0);
+        for number in 0..35_000_u64 {
+            let data = number.to_le_bytes().repeat(64);
+            let done = write(&mut host, 1, number % 1000, &data, Place::Capsule);
+            assert_eq!(done.status, 0, "{number}");
+            assert!(read(&mut host, 1, number % 1000, 512) == data, "{number}");
+        }
+    });
+}
+
+#[test]
+fn overlapping_writes_of_two_queues_leave_whole_sectors() {
+    const LEN: usize = 64 << 10;
+    with_server(|_, address| {
+        for namespace in [1, 2] {
+            let (_admin, id) = Host::admin(address, crate::host::NQN, 0);
+            std::thread::scope(|scope| {
+                for queue in [1, 2] {
+                    let mut host = Host::io(address, id, queue, 0);
+                    scope.spawn(move || {
+                        let data = [u8::try_from(queue).unwrap(); LEN];
+                        for round in 0..50 {
+                            let first = u64::from(queue) * 8 + round % 8 * 16;
+                            let done = write(&mut host, namespace, first, &data, Place::Asked);
+                            assert_eq!(done.status, 0);
+                        }
+                    });
+                }
+            });
+            let mut host = Host::io(address, id, 3, 0);
+            let all = read(&mut host, namespace, 8, LEN + 8 * 16 * 512);
+            for sector in all.chunks(512) {
+                assert!([0, 1, 2].contains(&sector[0]));
+                let is_whole = sector.iter().all(|byte| *byte == sector[0]);
+                assert!(is_whole, "{namespace}: a torn sector");
+            }
+        }
+    });
+}

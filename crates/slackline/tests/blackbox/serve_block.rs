@@ -9,7 +9,7 @@ use std::time::Duration;
 use block_load::generator::{Arrivals, Load, Order, run as load};
 use block_load::nvme::Nvme;
 
-use crate::toy::{free_port, on_uring};
+use crate::toy::{free_port, on_uring, skip};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
@@ -249,4 +249,43 @@ fn the_load_generators_own_host_of_nvme_reads_and_writes() {
     assert!(Nvme::connect(address, "nqn.other", 1, 1).is_err());
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Files and a database on a remote disk, over TLS and between two hosts, while the server is killed.
+#[test]
+fn the_example_works_and_leaves_nothing_behind() {
+    if !rustix::process::geteuid().is_root() {
+        return skip(&"network namespaces need root");
+    }
+    let namespaces = || {
+        let output = Command::new("ip").args(["netns", "list"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/serve-block/run");
+    let output = Command::new(example)
+        .env("SLACKLINE", env!("CARGO_BIN_EXE_slackline"))
+        .env("TMPDIR", directory.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        return skip(&said);
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("rows that were committed are there"),
+        "{said}"
+    );
+    assert!(
+        said.contains("50 files came back as they were written"),
+        "{said}"
+    );
+    assert!(
+        !namespaces().contains("slackline-block"),
+        "{}",
+        namespaces()
+    );
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::toy::skip;
+
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
     command.arg("serve-block").args(arguments).output().unwrap()
@@ -110,21 +112,63 @@ fn a_busy_machine_is_noticed() {
     }
 }
 
+/// A loop device, which is detached in the end. `None` without the privilege.
+struct Loop(String);
+
+impl Loop {
+    fn attach(image: &Path) -> Option<Self> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => Some(Self(
+                String::from_utf8(output.stdout).unwrap().trim().to_owned(),
+            )),
+            other => {
+                skip(&format!("no loop device: {other:?}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
 #[test]
 fn a_file_is_written_only_where_that_is_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("disk");
+    is_written_only_where_that_is_allowed(&file, file.to_str().unwrap());
+}
+
+#[test]
+fn a_block_device_is_written_only_where_that_is_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("disk");
+    std::fs::write(&file, vec![0; 4 << 20]).unwrap();
+    if let Some(device) = Loop::attach(&file) {
+        is_written_only_where_that_is_allowed(&file, &device.0);
+    }
+}
+
+/// `file` has the bytes of `device`.
+fn is_written_only_where_that_is_allowed(file: &Path, device: &str) {
+    let directory = tempfile::tempdir().unwrap();
     let before: Vec<u8> = (0..4 << 20).map(|at: u32| at.to_le_bytes()[1]).collect();
-    std::fs::write(&file, &before).unwrap();
-    std::fs::File::open(&file).unwrap().sync_all().unwrap();
+    std::fs::write(file, &before).unwrap();
+    std::fs::File::open(file).unwrap().sync_all().unwrap();
     let json = directory.path().join("disk.json");
-    let device = file.to_str().unwrap();
     let Some(reads) = calibrate(device, &json, &[]) else {
         return;
     };
     assert!(reads["curve"]["mixed"].is_null() && reads["write_cost"].is_null());
     assert!(reads["loads"][0]["p95_us"].as_f64().unwrap() > 0.0);
-    assert!(std::fs::read(&file).unwrap() == before, "reads alone wrote");
+    assert!(std::fs::read(file).unwrap() == before, "reads alone wrote");
 
     let area = [
         "--write-area",
@@ -136,7 +180,7 @@ fn a_file_is_written_only_where_that_is_allowed() {
     ];
     let output = run(&[&["calibrate", device, "--seconds", "0.3"], &area[..]].concat());
     // Whether so few loads make a fit is chance; what was written is not.
-    let after = std::fs::read(&file).unwrap();
+    let after = std::fs::read(file).unwrap();
     let (from, to) = (1 << 20, 2 << 20);
     assert!(after[from..to] != before[from..to], "{}", said(&output));
     assert!(after[..from] == before[..from] && after[to..] == before[to..]);
