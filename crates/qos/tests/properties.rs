@@ -1,7 +1,7 @@
 //! Whatever the tenants do: no token is made up, nobody starves, no debt is unbounded.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
@@ -176,4 +176,54 @@ proptest! {
             prop_assert!(in_order);
         }
     }
+}
+
+/// Four threads do their rounds of one device at once, each with work without end: together they spend no more than
+/// the rate makes, leave less than a tenth of it, and the device's count is the sum of theirs.
+#[test]
+fn real_threads_share_a_rate() {
+    const END_US: u64 = 500_000;
+    let world = world(4, 2, 6);
+    let (device, step) = (world.device, Barrier::new(4));
+    let rate = device.status().tokens_per_s.unwrap();
+    let tenants = &world.tenants;
+    let spent: u64 = std::thread::scope(|scope| {
+        let threads = world.schedulers.into_iter().enumerate();
+        let running: Vec<_> = threads
+            .map(|(number, mut scheduler)| {
+                let step = &step;
+                scope.spawn(move || {
+                    let own = tenants.iter().filter(|(thread, _)| *thread == number);
+                    let own: Vec<TenantId> = own.map(|(_, tenant)| *tenant).collect();
+                    for now_us in (0..=END_US).step_by(50) {
+                        for tenant in &own {
+                            let request = Request {
+                                operation: Operation::Read,
+                                len_bytes: 4096,
+                                token: 0,
+                            };
+                            while scheduler.status(*tenant).unwrap().queued < 64 {
+                                scheduler.enqueue(*tenant, request, now_us * 1000).unwrap();
+                            }
+                        }
+                        scheduler.round(now_us * 1000, &mut |_, _| {});
+                        step.wait();
+                    }
+                    own.iter()
+                        .map(|tenant| scheduler.status(*tenant).unwrap().spent_tokens)
+                        .sum::<u64>()
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(device.status().spent_tokens, spent);
+    // Each latency-critical tenant may be in debt by 100 writes and one request.
+    let made = rate * (END_US + 1000) / 1_000_000;
+    let debt = 2 * (100 * WRITE.unsigned_abs() + 100);
+    assert!(spent <= made + debt, "{spent} of {made}");
+    assert!(spent >= made * 9 / 10, "{spent} of {made}");
 }
