@@ -67,8 +67,8 @@ impl Coordinator {
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
         if row.spec.mode == Mode::Continuous {
-            // So that its sitting ends as paused. On a full disk that fails, and is repeated when the
-            // rollback is written down.
+            // So that its sitting ends as paused. On a full disk that fails, and is repeated when
+            // the rollback is written down.
             let _ = self.pause_rolled_back(id);
         }
         let under_way = UnderWay::begin(self);
@@ -149,8 +149,8 @@ impl Coordinator {
         }
     }
 
-    /// Writes a rollback down, and pauses a continuous experiment, which would promote again. One whose row was committed although the store did not say so is not
-    /// written down twice.
+    /// Writes a rollback down, and pauses a continuous experiment, which would promote again. One
+    /// whose row was committed although the store did not say so is not written down twice.
     pub(crate) fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
         match row.spec.mode {
             Mode::Once => {

@@ -178,8 +178,9 @@ proptest! {
     }
 }
 
-/// Four threads do their rounds of one device at once, each with work without end: together they spend no more than
-/// the rate makes, leave less than a tenth of it, and the device's count is the sum of theirs.
+/// Four threads do their rounds of one device at once, each with work without end: together they
+/// spend no more than the rate makes, leave less than a tenth of it, and the device's count is the
+/// sum of theirs.
 #[test]
 fn real_threads_share_a_rate() {
     const END_US: u64 = 500_000;

@@ -251,7 +251,7 @@ fn the_load_generators_own_host_of_nvme_reads_and_writes() {
     child.wait().unwrap();
 }
 
-/// Files and a database on a remote disk, over TLS and between two hosts, while the server is killed.
+/// Files and a database on a remote disk, over TLS between two hosts, while the server is killed.
 #[test]
 fn the_example_works_and_leaves_nothing_behind() {
     if !rustix::process::geteuid().is_root() {
