@@ -72,6 +72,41 @@ fn request(
     Ok(())
 }
 
+/// What a client has written: by slot, the version that is promised, and the one that it wrote last.
+struct Ledger {
+    promised: Vec<u64>,
+    written: Vec<u64>,
+    number: u64,
+}
+
+/// Writes to every fourth slot, a third of it durable, and flushes now and then.
+fn write_until_it_ends(client: usize, mut stream: TcpStream) -> Ledger {
+    let mut ledger = Ledger {
+        promised: vec![0; SLOTS],
+        written: vec![0; SLOTS],
+        number: 0,
+    };
+    loop {
+        let number = ledger.number + 1;
+        let slot = (usize::try_from(number).unwrap() * 29 * 4 + client) % SLOTS;
+        let flags = if number.is_multiple_of(3) { FUA } else { 0 };
+        let at = slot as u64 * SLOT_BYTES + INSIDE;
+        (ledger.number, ledger.written[slot]) = (number, number);
+        if request(&mut stream, WRITE, flags, at, &record(slot, number)).is_err() {
+            return ledger;
+        }
+        if flags == FUA {
+            ledger.promised[slot] = number;
+        }
+        if number.is_multiple_of(50) {
+            if request(&mut stream, FLUSH, 0, 0, &[]).is_err() {
+                return ledger;
+            }
+            ledger.promised.clone_from(&ledger.written);
+        }
+    }
+}
+
 #[test]
 #[ignore = "boots a guest for each cut: cargo xtask stress block"]
 fn what_was_answered_is_on_the_disk_when_the_power_is_cut() {
@@ -119,26 +154,19 @@ fn what_was_answered_is_on_the_disk_when_the_power_is_cut() {
             "{}",
             guest.finish(Duration::ZERO).console
         );
-        let mut stream = connect(port).unwrap();
-        // The version of each slot that is promised, and the one that was written last.
-        let mut promised = vec![0_u64; SLOTS];
-        let mut written = promised.clone();
-        for number in 1..=320 + 37 * cut {
-            let (slot, number) = (number * 29 % SLOTS, number as u64);
-            let flags = if number % 3 == 0 { FUA } else { 0 };
-            let at = slot as u64 * SLOT_BYTES + INSIDE;
-            request(&mut stream, WRITE, flags, at, &record(slot, number)).unwrap();
-            written[slot] = number;
-            if flags == FUA {
-                promised[slot] = number;
-            }
-            if number % 50 == 0 {
-                request(&mut stream, FLUSH, 0, 0, &[]).unwrap();
-                promised.clone_from(&written);
-            }
-        }
-        // No goodbye: the guest's memory is gone.
-        drop(guest);
+        // Four clients write at once, until the power is cut at a random moment.
+        let streams = [(); 4].map(|()| connect(port).unwrap());
+        let ledgers: Vec<Ledger> = std::thread::scope(|scope| {
+            let clients = streams.into_iter().enumerate();
+            let clients: Vec<_> = clients
+                .map(|(client, stream)| scope.spawn(move || write_until_it_ends(client, stream)))
+                .collect();
+            std::thread::sleep(Duration::from_millis(rand::random_range(500..6000)));
+            // No goodbye: the guest's memory is gone.
+            drop(guest);
+            let ended = clients.into_iter().map(|client| client.join().unwrap());
+            ended.collect()
+        });
         let disk = std::fs::File::open(&image).unwrap();
         let mut lost = 0;
         for slot in 0..SLOTS {
@@ -146,7 +174,8 @@ fn what_was_answered_is_on_the_disk_when_the_power_is_cut() {
             disk.read_exact_at(&mut found, slot as u64 * SLOT_BYTES + INSIDE)
                 .unwrap();
             let version = u64::from_be_bytes(found[8..16].try_into().unwrap());
-            let (least, most) = (promised[slot], written[slot]);
+            let ledger = &ledgers[slot % 4];
+            let (least, most) = (ledger.promised[slot], ledger.written[slot]);
             assert!(
                 (least..=most).contains(&version),
                 "slot {slot}: {version}, promised {least}"
@@ -159,6 +188,9 @@ fn what_was_answered_is_on_the_disk_when_the_power_is_cut() {
         }
         // Without a loss the cut would prove nothing.
         assert!(lost > 0, "the guest kept nothing back");
-        println!("cut {cut}: {lost} writes that nobody had asked to keep are lost, no other");
+        let written: u64 = ledgers.iter().map(|ledger| ledger.number).sum();
+        println!(
+            "cut {cut} after {written} writes: {lost} that nobody had asked to keep are lost, no other"
+        );
     }
 }
