@@ -14,6 +14,7 @@ use tuner::spec::{
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::promotion::bars_measuring;
+use crate::reserve;
 use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
@@ -174,15 +175,31 @@ impl Coordinator {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn pause(&self, id: i64) -> Result<(), Error> {
-        self.store.transition(id, |row| match row.state {
-            State::Queued => Ok((State::Paused, None, None)),
-            State::Running => Ok((State::Running, Some(Wish::Pause), row.message.clone())),
-            state => Err(refused(
-                id,
-                state,
-                "only a queued or running experiment can be paused",
-            )),
+        self.with_reserve(|| {
+            self.store.transition(id, |row| match row.state {
+                State::Queued => Ok((State::Paused, None, None)),
+                State::Running => Ok((State::Running, Some(Wish::Pause), row.message.clone())),
+                state => Err(refused(
+                    id,
+                    state,
+                    "only a queued or running experiment can be paused",
+                )),
+            })
         })
+    }
+
+    /// A command that ends what is measured works on a full disk, too: it may use the space that is
+    /// kept for a rollback.
+    fn with_reserve(&self, command: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        match command() {
+            Err(Error::Unavailable(_)) => {
+                reserve::release(&self.state_dir);
+                let done = command();
+                reserve::keep(&self.state_dir);
+                done
+            }
+            done => done,
+        }
     }
 
     /// Puts an experiment back into the queue: it goes on where it was. One that was done searches
@@ -265,10 +282,12 @@ impl Coordinator {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn stop(&self, id: i64) -> Result<(), Error> {
-        self.store.transition(id, |row| match row.state {
-            State::Queued | State::Paused => Ok((State::Stopped, None, None)),
-            State::Running => Ok((State::Running, Some(Wish::Stop), row.message.clone())),
-            state => Err(refused(id, state, "it has ended already")),
+        self.with_reserve(|| {
+            self.store.transition(id, |row| match row.state {
+                State::Queued | State::Paused => Ok((State::Stopped, None, None)),
+                State::Running => Ok((State::Running, Some(Wish::Stop), row.message.clone())),
+                state => Err(refused(id, state, "it has ended already")),
+            })
         })?;
         if let Some(present) = &*self.present()
             && present.progress.experiment == id
@@ -386,7 +405,7 @@ impl Coordinator {
         if let Some(progress) = self.progress() {
             let id = progress.experiment;
             return format!(
-                "experiment {id} is being measured: pause it, or pause the queue, and try again"
+                "experiment {id} is being measured: pause it, or pause the queue, wait for the end of its evaluation, and try again"
             );
         }
         match error {
@@ -417,7 +436,7 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn pause_queue(&self) -> Result<(), Error> {
-        self.store.set_queue_paused(true)?;
+        self.with_reserve(|| self.store.set_queue_paused(true))?;
         self.nudge();
         Ok(())
     }

@@ -391,7 +391,10 @@ impl World for Host<'_> {
                     )),
                 }));
         }
-        self.progress(Some("a round: control against promoted".into()));
+        self.progress(Some(match self.is_promoted {
+            true => "a round: the control against what is promoted".into(),
+            false => "a round: the control against itself".into(),
+        }));
         let seen = continuous::watch(
             self.spec,
             configuration,

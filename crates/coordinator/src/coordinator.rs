@@ -165,12 +165,19 @@ impl Coordinator {
             .map(|present| present.progress.clone())
     }
 
-    /// What keeps the coordinator from its work.
+    /// What keeps the coordinator from its work, or will keep a user's command from it: a disk
+    /// that is full. The space that a rollback needs is taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let own = self.own_trouble();
+        own.or_else(|| match self.is_rolling_back() {
+            true => None,
+            false => reserve::keep(&self.state_dir),
+        })
+    }
+
+    fn own_trouble(&self) -> Option<String> {
+        let trouble = self.trouble.lock();
+        trouble.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the store answers; for a watchdog.
@@ -224,7 +231,7 @@ impl Coordinator {
                     self.is_active.store(true, Ordering::Relaxed);
                 }
                 self.tell_of_rollbacks()?;
-                if self.trouble().is_some() {
+                if self.own_trouble().is_some() {
                     report("the trouble is over: queued experiments go on");
                 }
                 self.set_trouble(None);
@@ -240,7 +247,7 @@ impl Coordinator {
                     is_recovered = false;
                     *self.present() = None;
                     let message = error.to_string();
-                    if self.trouble().as_ref() != Some(&message) {
+                    if self.own_trouble().as_ref() != Some(&message) {
                         report(&message);
                     }
                     self.set_trouble(Some(message));

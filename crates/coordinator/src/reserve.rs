@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 /// The old and new contents of templated files, the log of an `apply` command and the store's
 /// pages.
@@ -16,18 +17,24 @@ fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("reserve")
 }
 
-/// Makes the file, where there is none and the disk has the space.
-pub(crate) fn keep(state_dir: &Path) {
+/// Makes the file, where there is none and the disk has the space. Gives what is wrong where the
+/// disk is full.
+pub(crate) fn keep(state_dir: &Path) -> Option<String> {
     let path = path(state_dir);
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) else {
-        return;
-    };
-    if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_err() {
-        // A file system that cannot reserve, or a disk that is full: half a reserve only takes
-        // space away from others.
-        release(state_dir);
-    }
+    let made = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
+        .and_then(|file| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES));
+    let error = made.err()?;
+    // A file system that cannot reserve, or a disk that is full: half a reserve only takes space
+    // away from others.
+    release(state_dir);
+    matches!(error, Errno::NOSPC | Errno::DQUOT).then(|| {
+        format!(
+            "the disk of {} is full: free {} MiB, so that a rollback always has room",
+            state_dir.display(),
+            RESERVE_BYTES >> 20
+        )
+    })
 }
 
 /// Gives the space to a rollback.
@@ -44,8 +51,7 @@ mod tests {
     #[test]
     fn the_reserve_takes_space_until_it_is_released() {
         let dir = tempfile::tempdir().unwrap();
-        keep(dir.path());
-        keep(dir.path());
+        assert_eq!((keep(dir.path()), keep(dir.path())), (None, None));
         let Ok(kept) = std::fs::metadata(path(dir.path())) else {
             eprintln!("SKIP: this file system cannot reserve space");
             return;

@@ -11,7 +11,6 @@ use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode};
 
-use crate::actions::refused;
 use crate::continuous::ROLLED_BACK;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
@@ -119,7 +118,9 @@ impl Coordinator {
         let row = self.store.experiment(id)?;
         match self.is_to_be_rolled_back(&row)? && !self.is_rollback_untold(id) {
             true => Ok(row),
-            false => Err(refused(id, row.state, "nothing of it is in force")),
+            false => Err(Error::Conflict(format!(
+                "nothing of experiment {id} is in force: there is nothing to roll back"
+            ))),
         }
     }
 

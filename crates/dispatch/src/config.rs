@@ -209,7 +209,7 @@ mod tests {
             (format!("colour = 1\n{nats}"), "unknown key `colour`"),
             (
                 format!("\ncoordinator_keys = \"1\"\n{nats}"),
-                "worker.toml:2: coordinator_keys: invalid type: string \"1\", expected a list",
+                "worker.toml:2: coordinator_keys: invalid type: a text, expected a list",
             ),
             ("[nats]\nurl = 1\n".to_owned(), "worker.toml:2: nats.url: "),
             (String::new(), "worker.toml: the file is empty"),

@@ -14,7 +14,7 @@ const NESTED_MAX: usize = 4;
 static SECRET: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const PARTS: &str = "password|passwd|passphrase|secret|token|credential|authorization|cookie\
         |(?:api|access|private|signing|encryption)[_. -]key|apikey";
-    const WORDS: &str = "pass|pw|pwd|auth|sig|signature|dsn|pat|dbpass|userpass|requirepass\
+    const WORDS: &str = "pass|pw|pwd|auth|sig|signature|dsn|pat|jwt|psk|bearer|webhook|dbpass|userpass|requirepass\
         |masterauth|primaryauth";
     let text = format!("(?i-u){PARTS}|(?:^|[_. -])(?:{WORDS})(?:$|[_. -])");
     Regex::new(&text).ok()
@@ -31,7 +31,7 @@ static PLAIN: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// Whether a variable, header, option or key of this name holds a secret by the look of it.
 ///
 /// ```
-/// for name in ["DB_PASSWORD", "X-Api-Key", "Authorization", "PGPASSWORD", "requirepass"] {
+/// for name in ["DB_PASSWORD", "X-Api-Key", "Authorization", "PGPASSWORD", "JWT", "SLACK_WEBHOOK"] {
 ///     assert!(http_client::is_secret_name(name), "{name}");
 /// }
 /// for name in ["PASSENGERS", "auth_type", "passwords_changed", "max_tokens"] {

@@ -78,7 +78,7 @@ enum Verb {
         id: i64,
     },
     /// Pause the queue: no search or verification begins. The evaluation that is being measured
-    /// runs to its end. An always-on experiment still watches what it has promoted.
+    /// runs to its end. A continuous experiment still watches what it has promoted.
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
@@ -119,7 +119,7 @@ enum Verb {
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
         values: Vec<String>,
     },
-    /// Change the number of evaluations, or the time limit.
+    /// Set the total number of evaluations, and the time limit if you wish.
     Budget {
         /// The experiment's number.
         id: i64,
@@ -372,7 +372,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         Verb::PauseQueue => {
             client.json("POST", "/queue/pause", None)?;
             message(
-                "the queue is paused: no search or verification begins; an always-on experiment still watches what it has promoted",
+                "the queue is paused: no search or verification begins; a continuous experiment still watches what it has promoted",
             );
         }
         Verb::ResumeQueue => {
@@ -553,7 +553,7 @@ fn text(value: &Value) -> String {
 fn state(experiment: &Value) -> String {
     let now = text(&experiment["state"]);
     match experiment["wish"].as_str() {
-        Some(wish) => format!("{now}, will {wish}"),
+        Some(wish) => format!("{now}, {wish} asked for"),
         None => now,
     }
 }
@@ -706,7 +706,10 @@ fn show(it: &Value) -> String {
         });
     }
     if let Some(verifying) = it["progress"]["verifying"].as_str() {
-        lines.push(format!("verifying {verifying}"));
+        lines.push(match verifying.strip_prefix("a round: ") {
+            Some(what) => format!("measuring a round: {what}"),
+            None => format!("verifying {verifying}"),
+        });
     }
     if let Some(sentence) = it["sentence"]
         .as_str()

@@ -236,8 +236,8 @@ fn publish_address(
         return Ok(());
     }
     message(&format!(
-        "another `slackline serve` uses {}: commands reach that one, and this one waits at http://{}/ until it ends (Ctrl-C to \
-         give up)",
+        "another `slackline serve` uses {}: commands reach that one. This server waits until the other one ends, then takes over at \
+         http://{}/ (Ctrl-C to give up)",
         state_dir.display(),
         access.address
     ));

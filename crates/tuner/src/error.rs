@@ -114,7 +114,7 @@ pub enum TunerError {
         known: Vec<usize>,
     },
     /// Nothing of a promotion is left to be forgotten.
-    #[error("no undo of promotion {0} has left anything unrestored")]
+    #[error("promotion {0} has nothing to forget: its undo restored everything, or there was none")]
     NothingLeft(usize),
     /// An earlier run left something to undo.
     #[error("an earlier run was killed and left this to undo: {0}; run `slackline restore` first")]

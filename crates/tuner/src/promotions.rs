@@ -543,7 +543,7 @@ mod tests {
         let nothing = forget_rest(&tree.state, 1).unwrap_err().to_string();
         assert_eq!(
             nothing,
-            "no undo of promotion 1 has left anything unrestored"
+            "promotion 1 has nothing to forget: its undo restored everything, or there was none"
         );
         let kept = list(&tree.state).unwrap()[0].files[0].kept.clone().unwrap();
         std::fs::remove_file(&kept).unwrap();

@@ -369,8 +369,7 @@ fn a_rollback_without_its_template_and_without_a_copy_does_the_rest_and_says_wha
     );
     let moment = service.coordinator.store.moment(service.id, 0).unwrap();
     let view = service.coordinator.continuous(&moment).unwrap().unwrap();
-    let line =
-        "the control's configuration is in force, except what the rollback could not restore: /";
+    let line = "nothing is promoted; the rollback could not restore: /";
     assert!(view.lines[0].starts_with(line), "{:?}", view.lines);
 }
 
@@ -415,7 +414,7 @@ fn a_rollback_by_hand_needs_no_template_either() {
         if is_kept {
             // Somebody who asks twice, or whose request was under way, rolls nothing back twice.
             let again = coordinator.roll_back(id).unwrap_err().to_string();
-            assert!(again.contains("nothing of it is in force"), "{again}");
+            assert!(again.contains("there is nothing to roll back"), "{again}");
             let row = coordinator.store.experiment(id).unwrap();
             coordinator.tell_of(&row, &Changed::default()).unwrap();
             assert_eq!((rollbacks(), service.known().rollbacks), (1, 1));

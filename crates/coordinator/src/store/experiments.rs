@@ -235,7 +235,9 @@ impl ExperimentRow {
         } else if self.state == State::Running {
             Some("it is being measured again: stop it first, or wait for its new result")
         } else if self.report.imported && !self.report.verified_here {
-            Some("its improvement was shown elsewhere: verify it here first")
+            Some(
+                "it was imported, so its improvement was shown on another host: verify it here first",
+            )
         } else if !self.spec.changes_host() {
             Some(
                 "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration",
@@ -655,8 +657,7 @@ impl Store {
             let row = find(database, id)?;
             let rest = row.unfinished_rollback().ok_or_else(|| {
                 Error::Conflict(format!(
-                    "experiment {id} is {}: no rollback of it has left anything unrestored",
-                    row.state
+                    "experiment {id} has nothing to forget: its rollbacks restored everything, or there was none"
                 ))
             })?;
             set(database, id, "promotion", Cell::Null)?;

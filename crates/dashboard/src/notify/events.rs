@@ -85,6 +85,8 @@ struct Standing {
     /// Which verification its finding is of.
     verification: i64,
     is_promoted: bool,
+    #[serde(default)]
+    is_continuous: bool,
     alarms: usize,
     promotions: usize,
     rollbacks: usize,
@@ -105,6 +107,7 @@ impl Standing {
             is_shown: false,
             verification: 1,
             is_promoted: false,
+            is_continuous: false,
             alarms: 0,
             promotions: 0,
             rollbacks: 0,
@@ -161,6 +164,7 @@ impl Seen {
                         .is_some_and(|row| row.report.finding == Finding::Improvement),
                     verification: row.as_ref().map_or(0, last_begun),
                     is_promoted: summary.promoted && !coordinator.is_rollback_untold(id),
+                    is_continuous: continuous.is_some(),
                     alarms: continuous.map_or(0, |state| state.alarms),
                     promotions: continuous.map_or(0, |state| state.promotions),
                     rollbacks: continuous.map_or(0, |state| state.rollbacks),
@@ -213,7 +217,8 @@ impl Seen {
             };
             let is_shown_anew =
                 it.is_shown && (!was.is_shown || was.verification != it.verification);
-            if is_shown_anew && it.state != State::Running {
+            // A continuous experiment searches on after each verification.
+            if is_shown_anew && (it.state != State::Running || it.is_continuous) {
                 tell(Kind::Shown, &it.sentence);
             }
             if is_over(it.state) && !is_over(was.state) {

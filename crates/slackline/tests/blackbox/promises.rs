@@ -85,7 +85,7 @@ fn a_promotion_that_has_to_wait_says_for_what() {
     let other = server.create_of(&longer.spec);
     server.wait_for(other, &["running"]);
     let wanted = format!(
-        "experiment {other} is being measured: pause it, or pause the queue, and try again"
+        "experiment {other} is being measured: pause it, or pause the queue, wait for the end of its evaluation, and try again"
     );
     server
         .does(&["promote", &id.to_string()])

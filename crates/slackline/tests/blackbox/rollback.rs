@@ -158,7 +158,7 @@ fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
     server
         .does(&["rollback", &text])
         .with_code(2)
-        .saying(&["nothing of it is in force"]);
+        .saying(&["there is nothing to roll back"]);
 }
 
 /// What is promoted is rolled back by hand while the disk is full, and the store is told of it as

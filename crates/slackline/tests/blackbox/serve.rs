@@ -402,9 +402,10 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_ne!(toy.knob(), FIRST);
     does(&["rollback", &text]).with_code(0);
     assert_eq!(toy.knob(), FIRST);
-    does(&["rollback", &text])
-        .with_code(2)
-        .saying(&["nothing of it is in force"]);
+    does(&["rollback", &text]).with_code(2).saying(&[
+        "nothing of experiment ",
+        " is in force: there is nothing to roll back",
+    ]);
 
     let fork = does(&["fork", &text]).with_code(0).stdout.trim().to_owned();
     let forked = server.wait_for(fork.parse().unwrap(), &["done", "failed"]);
@@ -442,7 +443,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert!(listed.contains("stopped, imported"), "{listed}");
     does(&["promote", &imported])
         .with_code(2)
-        .saying(&["shown elsewhere", "verify it here first"]);
+        .saying(&["shown on another host", "verify it here first"]);
     let csv = does(&["export", &text, "--format", "csv"])
         .with_code(0)
         .stdout;

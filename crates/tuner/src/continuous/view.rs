@@ -66,11 +66,9 @@ impl View {
                 promoted.since,
                 percent(promoted.gain.exp()),
             ),
-            (None, None) if state.left.is_empty() => {
-                "the control's configuration is in force".to_owned()
-            }
+            (None, None) if state.left.is_empty() => "nothing is promoted".to_owned(),
             (None, None) => format!(
-                "the control's configuration is in force, except what the rollback could not restore: {}",
+                "nothing is promoted; the rollback could not restore: {}",
                 state.left.join(", ")
             ),
         };
@@ -120,10 +118,9 @@ impl View {
         lines.extend(self.tests.iter().map(|test| {
             let counted = counted(test.rounds, "round");
             format!(
-                "drift of {}: evidence {:.1} after {counted}; an alarm is raised at {}",
+                "drift of {}: {} of the evidence that raises an alarm, after {counted}",
                 test.series,
-                test.evidence,
-                with_separators(test.threshold)
+                share(test.evidence / test.threshold)
             )
         }));
         let window = if self.next_window <= now {
@@ -153,17 +150,12 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// A number without decimals, its thousands set apart by commas.
-fn with_separators(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
+/// A share of 1 in per cent.
+fn share(share: f64) -> String {
+    match share < 0.001 {
+        true => "less than 0.1 %".to_owned(),
+        false => format!("{:.1} %", 100.0 * share),
     }
-    text
 }
 
 impl Controller {
@@ -223,14 +215,13 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, with_separators};
+    use super::{counted, share};
 
     #[test]
     fn numbers_are_told_as_people_write_them() {
         assert_eq!(counted(0, "alarm"), "0 alarms");
         assert_eq!(counted(1, "alarm"), "1 alarm");
-        assert_eq!(with_separators(2_880_000.0), "2,880,000");
-        assert_eq!(with_separators(999.6), "1,000");
-        assert_eq!(with_separators(20.0), "20");
+        assert_eq!(share(9.4 / 11_520_000.0), "less than 0.1 %");
+        assert_eq!(share(0.0163), "1.6 %");
     }
 }

@@ -123,8 +123,8 @@ impl CheckedSpec {
         });
         let other = other.into_iter().map(|(key, path)| {
             format!(
-                "other contents: {path} is not what its template gives with the control's values ({key}), which it has while it is \
-                 measured"
+                "other contents: {path} ({key}) differs from its template with the control's values. While Slackline measures, the \
+                 file has the template's contents: check that the control is what you run today"
             )
         });
         let other_defaults = self.other_defaults.iter().cloned();

@@ -289,11 +289,24 @@ pub fn plain(message: &str) -> String {
         .fold(message.to_owned(), |text, (type_name, words)| {
             text.replace(type_name, words)
         });
+    plain = without_value(&plain);
     if let Some((before, name)) = plain.split_once("expected struct ") {
         let rest = name.trim_start_matches(|c: char| c.is_alphanumeric());
         plain = format!("{before}expected a table of keys{rest}");
     }
     plain
+}
+
+/// A text of the wrong type is not repeated: it may be a secret, or a whole file with some.
+fn without_value(message: &str) -> String {
+    const BEFORE: &str = "string \"";
+    let Some((before, rest)) = message.split_once(BEFORE) else {
+        return message.to_owned();
+    };
+    match rest.rsplit_once("\", expected") {
+        Some((_, after)) => format!("{before}a text, expected{after}"),
+        None => format!("{before}a text"),
+    }
 }
 
 /// The line of a JSON text on which a key stands, such as `evaluations[2].reason`, or that of what

@@ -691,7 +691,7 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     let json = |text: &str| error_in("spec.json", text, &Roots::default());
     assert_eq!(
         json(r#"{"parameters": [{"name": "x", "type": "int", "low": "one", "high": 2}]}"#),
-        "spec.json:1: parameters[0].low: invalid type: string \"one\", expected a number"
+        "spec.json:1: parameters[0].low: invalid type: a text, expected a number"
     );
     assert!(
         json("{\"parameters\": [],\n\"sede\": 1}")
