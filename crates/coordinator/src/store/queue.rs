@@ -1,4 +1,4 @@
-//! Places in the queue of experiments, and each experiment's queue of configurations to try by hand.
+//! The queue of experiments, and each experiment's queue of configurations to try by hand.
 
 use bayes_opt::Configuration;
 
