@@ -114,6 +114,11 @@ const FAKETIME: Need = Need {
     purpose: "a clock that jumps",
 };
 
+const EXIM: Need = Need {
+    present: Present::Program("exim4"),
+    package: "exim4-daemon-light",
+    purpose: "a mail server that notifications are sent through",
+};
 const STRACE: Need = Need {
     present: Present::Program("strace"),
     package: "strace",
@@ -318,6 +323,7 @@ pub(crate) const TEST: &[Need] = &[
     OPENSSL,
     IPROUTE,
     FAKETIME,
+    EXIM,
     GDB,
     BINUTILS,
     LIBNBD,

@@ -60,8 +60,8 @@ impl Coordinator {
         }
     }
 
-    /// The experiment that a request has made already: what it asks for is not checked again,
-    /// because files may have changed since.
+    /// The experiment that a request has made or changed already: what it asks for is not checked
+    /// again, because files may have changed since.
     ///
     /// # Errors
     /// [`Error::Invalid`] where the key came with another request; [`Error::Unavailable`].
@@ -326,7 +326,12 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] for one outside the space.
-    pub fn enqueue(&self, id: i64, given: &Configuration) -> Result<Configuration, Error> {
+    pub fn enqueue(
+        &self,
+        id: i64,
+        given: &Configuration,
+        once: Option<&Once>,
+    ) -> Result<Configuration, Error> {
         let row = self.store.experiment(id)?;
         let space = self.checked(&row)?.space;
         let mut configuration = space.default_configuration();
@@ -337,12 +342,12 @@ impl Coordinator {
         space
             .check(&configuration)
             .map_err(|error| Error::Invalid(error.to_string()))?;
-        if self.store.queue(id)?.len() >= QUEUE_MAX {
+        if self.made(once)?.is_none() && self.store.queue(id)?.len() >= QUEUE_MAX {
             return Err(Error::Conflict(format!(
                 "experiment {id} has {QUEUE_MAX} configurations enqueued already: let it measure some first"
             )));
         }
-        self.store.enqueue(id, &configuration)?;
+        self.store.enqueue(id, &configuration, once)?;
         Ok(configuration)
     }
 
@@ -590,10 +595,10 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         for _ in 0..QUEUE_MAX {
             coordinator
                 .store()
-                .enqueue(id, &Configuration::default())
+                .enqueue(id, &Configuration::default(), None)
                 .unwrap();
         }
-        let full = coordinator.enqueue(id, &Configuration::default());
+        let full = coordinator.enqueue(id, &Configuration::default(), None);
         assert!(
             full.unwrap_err()
                 .to_string()

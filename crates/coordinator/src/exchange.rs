@@ -26,7 +26,8 @@ pub struct LastVerification {
 }
 
 impl Coordinator {
-    /// The whole report of an experiment, with every block.
+    /// The whole report of an experiment, with every block. Of what services printed it has only
+    /// that of evaluations that measured nothing.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unavailable`].
@@ -34,6 +35,7 @@ impl Coordinator {
         let row = self.store.experiment(id)?;
         let mut rows = self.store.evaluations(id, 1)?;
         self.store.fill_blocks(id, &mut rows)?;
+        self.store.fill_outputs(id, &mut rows)?;
         let ended = rows.into_iter().filter(|row| !row.is_running);
         let mut report = self.with_runs(&row)?;
         report.evaluations = ended.map(|row| row.record).collect();

@@ -441,25 +441,29 @@ fn is_same_origin(headers: &HeaderMap, host: &str) -> bool {
     })
 }
 
-/// Refuses a request and writes it down, as far as the client's rate allows.
-fn refuse(app: &App, origin: &Origin, identity: Option<&Identity>, refusal: Refusal) -> Response {
-    if app
-        .noted
-        .take(Client::at(origin.client), Instant::now())
-        .is_ok()
-    {
-        let who = identity.map(|identity| identity.visitor.name.as_str());
+/// Writes a refusal down, as far as the client's rate allows.
+fn note_refusal(
+    app: &App,
+    origin: &Origin,
+    action: &str,
+    who: Option<&str>,
+    (status, why): (StatusCode, &str),
+) {
+    let from = origin.client;
+    if app.noted.take(Client::at(from), Instant::now()).is_ok() {
         app.audit.note(Entry {
             // The advice is for whoever asked.
-            refusal: refusal.text().split(". ").next().map(str::to_owned),
-            ..Entry::new(
-                "refused",
-                who,
-                Some(origin.client),
-                refusal.status().as_u16(),
-            )
+            refusal: why.split(". ").next().map(str::to_owned),
+            ..Entry::new(action, who, Some(from), status.as_u16())
         });
     }
+}
+
+/// Refuses a request and writes it down.
+fn refuse(app: &App, origin: &Origin, identity: Option<&Identity>, refusal: Refusal) -> Response {
+    let who = identity.map(|identity| identity.visitor.name.as_str());
+    let why = (refusal.status(), refusal.text());
+    note_refusal(app, origin, "refused", who, why);
     let is_unknown = refusal.status() == StatusCode::UNAUTHORIZED;
     let mut response = refusal.into_response();
     if is_unknown {
@@ -521,6 +525,8 @@ fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
 fn sign_in_with(app: &App, origin: &Origin, token: &str, to: &str) -> Option<Response> {
     let attempt = Client::signing_in(origin.client);
     if let Err(wait) = app.buckets.take(attempt, Instant::now()) {
+        let why = (StatusCode::TOO_MANY_REQUESTS, "too many attempts");
+        note_refusal(app, origin, "sign-in", None, why);
         return Some(limits::too_many(wait));
     }
     let token = digest(token);
@@ -595,6 +601,7 @@ pub(crate) async fn sign_in(State(app): State<Arc<App>>, request: Request) -> Re
     let origin = Origin::of(&app, &request);
     if !is_same_origin(request.headers(), &origin.host) {
         let why = "the form was not sent from this server's own page: load the page again";
+        note_refusal(&app, &origin, "sign-in", None, (StatusCode::FORBIDDEN, why));
         return Refusal::new(StatusCode::FORBIDDEN, why).into_response();
     }
     let body = axum::body::to_bytes(request.into_body(), 64 << 10);

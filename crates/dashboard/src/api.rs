@@ -294,22 +294,29 @@ pub(crate) async fn show(State(app): Here, Path(id): Path<String>) -> Reply<Show
     act(app, &id, |_, _| Ok(())).await
 }
 
-/// The answer of what makes an experiment: where it is, and what it is.
-type Made = Result<
+/// The answer of what makes something: where it is, and what it is.
+type Made<T = Shown> = Result<
     (
         StatusCode,
         [(axum::http::HeaderName, String); 1],
         Extension<Detail>,
-        Json<Shown>,
+        Json<T>,
     ),
     Refusal,
 >;
 
 fn made(shown: Shown) -> Made {
     let id = shown.summary.id;
-    let location = [(LOCATION, format!("/api/v1/experiments/{id}"))];
-    let detail = Extension(Detail(format!("created experiment {id}")));
-    Ok((StatusCode::CREATED, location, detail, Json(shown)))
+    made_at(
+        format!("/api/v1/experiments/{id}"),
+        format!("created experiment {id}"),
+        shown,
+    )
+}
+
+fn made_at<T>(path: String, detail: String, what: T) -> Made<T> {
+    let detail = Extension(Detail(detail));
+    Ok((StatusCode::CREATED, [(LOCATION, path)], detail, Json(what)))
 }
 
 /// The header by which a request that is sent again makes nothing twice.
@@ -648,10 +655,13 @@ pub(crate) async fn queue(State(app): Here, Path(id): Path<String>) -> Reply<Vec
 
 pub(crate) async fn enqueue(
     State(app): Here,
+    Extension(visitor): Who,
     Path(id): Path<String>,
+    headers: HeaderMap,
     bytes: Bytes,
-) -> Result<(StatusCode, Extension<Detail>, Json<Configuration>), Refusal> {
+) -> Made<Configuration> {
     let id = self::id(&id)?;
+    let once = once(&headers, &visitor, &format!("enqueue {id}"), &bytes)?;
     let given: GivenConfiguration = body(&bytes)?;
     let values = given.configuration.iter();
     let configuration = Configuration(
@@ -659,13 +669,14 @@ pub(crate) async fn enqueue(
             .map(|(name, value)| (name.clone(), value.into()))
             .collect(),
     );
-    let enqueued = blocking(move || app.coordinator.enqueue(id, &configuration)).await?;
+    let enqueue = move || app.coordinator.enqueue(id, &configuration, once.as_ref());
+    let enqueued = blocking(enqueue).await?;
     let values = enqueued
         .0
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
-    let detail = Detail(values.collect::<Vec<_>>().join(" "));
-    Ok((StatusCode::CREATED, Extension(detail), Json(enqueued)))
+    let detail = values.collect::<Vec<_>>().join(" ");
+    made_at(format!("/api/v1/experiments/{id}/queue"), detail, enqueued)
 }
 
 pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {

@@ -1,8 +1,8 @@
-//! The time by which sessions age: the wall clock at the server's start, and the monotonic clock
-//! since then.
+//! The time by which sessions age and notifications wait: the wall clock at the server's start, and
+//! the monotonic clock since then.
 //!
 //! Somebody who sets the clock of a running server neither ends sessions nor makes them last
-//! longer.
+//! longer, and holds up no notification.
 
 use std::time::Instant;
 

@@ -23,13 +23,19 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 
 /// Requests under way get that long at the end.
 const END_MAX: Duration = Duration::from_secs(3);
 /// How soon to accept again when the process has no descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Connections at once, at the least and at the most.
+const CONNECTIONS_MIN: u64 = 8;
+const CONNECTIONS_MAX: u64 = 512;
+/// Descriptors that no connection takes: those of the store, the journal and one evaluation.
+const FOR_MEASURING: u64 = 64;
 
 /// How connections are bounded.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +48,16 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Half the descriptors that the process may have: the other half is for measuring.
+    /// As many descriptors are enough for the most connections.
+    pub const DESCRIPTORS: u64 = 2 * CONNECTIONS_MAX;
+
+    /// Half the descriptors that the process may have at the most: the others are for measuring.
     #[must_use]
     pub fn of_descriptors(limit: u64) -> Self {
-        let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+        let left = limit.saturating_sub(FOR_MEASURING).min(limit / 2);
+        let connections = left.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
         Self {
-            connections: half.clamp(8, 512),
+            connections: usize::try_from(connections).unwrap_or(usize::MAX),
             headers: Duration::from_secs(15),
         }
     }
@@ -59,7 +69,7 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// One connection, for whoever has to choose one to close.
 struct Connection {
-    task: AbortHandle,
+    task: JoinHandle<()>,
     state: Arc<Activity>,
 }
 
@@ -126,6 +136,9 @@ impl HttpBody for Arriving {
     }
 }
 
+/// Every connection has a request under way.
+struct AllBusy;
+
 /// The open connections by number.
 #[derive(Default)]
 struct Open(Mutex<BTreeMap<u64, Connection>>);
@@ -136,11 +149,24 @@ impl Open {
     }
 
     /// Makes room for one more: closes a connection that has never sent a whole request, else one
-    /// without a request under way.
-    fn make_room(&self, most: usize) -> bool {
+    /// without a request under way. Its descriptor is free then.
+    async fn make_room(&self, most: usize) -> bool {
+        match self.to_close(most) {
+            Ok(None) => true,
+            Ok(Some(oldest)) => {
+                oldest.task.abort();
+                let _ = oldest.task.await;
+                true
+            }
+            Err(AllBusy) => false,
+        }
+    }
+
+    /// The connection to close for another one, if there have to be fewer.
+    fn to_close(&self, most: usize) -> Result<Option<Connection>, AllBusy> {
         self.map(|all| {
             if all.len() < most {
-                return true;
+                return Ok(None);
             }
             let idle = all
                 .iter()
@@ -150,13 +176,8 @@ impl Open {
                 let last = state.last.load(Ordering::Relaxed).max(**number);
                 (state.was_used.load(Ordering::Relaxed), last)
             });
-            let Some(number) = oldest.map(|(number, _)| *number) else {
-                return false;
-            };
-            if let Some(connection) = all.remove(&number) {
-                connection.task.abort();
-            }
-            true
+            let number = oldest.map(|(number, _)| *number).ok_or(AllBusy)?;
+            Ok(all.remove(&number))
         })
     }
 }
@@ -184,8 +205,7 @@ pub(crate) async fn serve(
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        if !open.make_room(bounds.connections) {
-            // Every connection has a request under way.
+        if !open.make_room(bounds.connections).await {
             continue;
         }
         let number = order.fetch_add(1, Ordering::Relaxed);
@@ -226,7 +246,6 @@ pub(crate) async fn serve(
             let _ = watched.await;
             of_task.map(|all| all.remove(&number));
         });
-        let task = task.abort_handle();
         open.map(|all| all.insert(number, Connection { task, state }));
     }
     drop(listener);
@@ -349,8 +368,8 @@ mod tests {
 
     #[test]
     fn half_the_descriptors_are_for_measuring() {
-        assert_eq!(Bounds::of_descriptors(256).connections, 128);
-        assert_eq!(Bounds::of_descriptors(1_048_576).connections, 512);
-        assert_eq!(Bounds::of_descriptors(4).connections, 8);
+        for (limit, connections) in [(1_048_576, 512), (1024, 512), (256, 128), (96, 32), (4, 8)] {
+            assert_eq!(Bounds::of_descriptors(limit).connections, connections);
+        }
     }
 }

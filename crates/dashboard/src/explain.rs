@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bayes_opt::{Optimizer, Value};
-use coordinator::store::ExperimentRow;
 use coordinator::{Coordinator, Error};
 use serde::Serialize;
 use tuner::report::EvaluationRecord;
@@ -100,7 +99,7 @@ impl Models {
         &self,
         coordinator: &Coordinator,
         id: i64,
-        work: impl FnOnce(&mut Fitted, &ExperimentRow) -> T,
+        work: impl FnOnce(&mut Fitted) -> T,
     ) -> Result<T, Error> {
         let row = coordinator.store().experiment(id)?;
         let rows = coordinator.store().evaluations(id, 1)?;
@@ -138,7 +137,7 @@ impl Models {
         }
         let fitted = models.get_mut(&id);
         let fitted = fitted.ok_or_else(|| Error::NotFound(format!("model of experiment {id}")))?;
-        Ok(work(fitted, &row))
+        Ok(work(fitted))
     }
 
     pub(crate) fn explain(
@@ -146,7 +145,7 @@ impl Models {
         coordinator: &Coordinator,
         id: i64,
     ) -> Result<Arc<Explanation>, Error> {
-        self.with(coordinator, id, |fitted, _| {
+        self.with(coordinator, id, |fitted| {
             if let Some(explanation) = &fitted.explanation {
                 return Arc::clone(explanation);
             }
@@ -193,6 +192,7 @@ impl Models {
         })
     }
 
+    /// The model over two different parameters of the experiment.
     pub(crate) fn pair(
         &self,
         coordinator: &Coordinator,
@@ -200,17 +200,7 @@ impl Models {
         x: &str,
         y: &str,
     ) -> Result<Pair, Error> {
-        self.with(coordinator, id, |fitted, row| {
-            for name in [x, y] {
-                if row.report.control.get(name).is_none() {
-                    return Err(Error::Invalid(format!(
-                        "{name:?} is not a parameter of experiment {id}"
-                    )));
-                }
-            }
-            if x == y {
-                return Err(Error::Invalid("x and y must be two parameters".into()));
-            }
+        self.with(coordinator, id, |fitted| {
             let mut pair = Pair {
                 x: Vec::new(),
                 y: Vec::new(),
@@ -219,7 +209,7 @@ impl Models {
                 feasible: Vec::new(),
             };
             if fitted.is_empty {
-                return Ok(pair);
+                return pair;
             }
             let optimizer = &mut fitted.optimizer;
             let feasible = optimizer.feasibility_pair([x, y], MAP_POINTS);
@@ -242,7 +232,7 @@ impl Models {
                     row.push(feasible);
                 }
             }
-            Ok(pair)
-        })?
+            pair
+        })
     }
 }

@@ -10,12 +10,13 @@ mod send;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordinator::Coordinator;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Clock;
 use events::{Event, Seen};
 pub(crate) use send::Receiver;
 
@@ -108,16 +109,16 @@ impl Notifications {
             true => format!("http://{address}"),
             false => self.base_url.clone(),
         };
+        let clock = Clock::start(Timestamp::now(), Instant::now());
         let mut kept = Kept::read(&path, report);
-        // Whoever starts the server again has perhaps mended what failed.
         for delivery in &mut kept.waiting {
-            delivery.due = delivery.due.min(Timestamp::now());
+            delivery.go_on(clock.now());
         }
         let mut revision = None;
         while !coordinator.is_ending() {
             let now = coordinator.store().revision();
             if coordinator.is_active() && revision != Some(now) {
-                match self.look(&mut kept, coordinator, &base_url) {
+                match self.look(&mut kept, coordinator, &base_url, clock.now()) {
                     Ok(is_new) => {
                         revision = Some(now);
                         if is_new && let Err(error) = kept.write(&path) {
@@ -128,7 +129,7 @@ impl Notifications {
                     Err(_) => revision = None,
                 }
             }
-            if self.deliver(&mut kept, Timestamp::now(), report)
+            if self.deliver(&mut kept, clock.now(), report)
                 && let Err(error) = kept.write(&path)
             {
                 report(&format!("{}: {error}", path.display()));
@@ -143,6 +144,7 @@ impl Notifications {
         kept: &mut Kept,
         coordinator: &Coordinator,
         base_url: &str,
+        now: Timestamp,
     ) -> Result<bool, coordinator::Error> {
         let seen = Seen::of(coordinator, kept.seen.as_ref())?;
         // At the very first start nobody is told of what is long past.
@@ -165,7 +167,8 @@ impl Notifications {
                         receiver: receiver.clone(),
                         event: event.clone(),
                         failures: 0,
-                        due: event.at,
+                        since: now,
+                        due: now,
                     });
                 }
             }
@@ -200,7 +203,10 @@ impl Notifications {
             let what = format!("notification {} to {}", event.number, delivery.receiver);
             match receiver.send(event) {
                 Ok(()) => report(&format!("{what}: {} is delivered", event.event.name())),
-                Err(why) if now.duration_since(event.at) > SignedDuration::from_secs(GIVE_UP_S) => {
+                Err(why)
+                    if now.duration_since(delivery.since)
+                        > SignedDuration::from_secs(GIVE_UP_S) =>
+                {
                     report(&format!("{what} is given up after a day: {why}"));
                 }
                 Err(why) => {
@@ -219,13 +225,26 @@ impl Notifications {
     }
 }
 
-/// An event on its way to one receiver.
+/// An event on its way to one receiver. Its times are those of a [`Clock`], so that no change of
+/// the wall clock makes a receiver wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Delivery {
     receiver: String,
     event: Event,
     failures: u32,
+    /// When it began to wait; an earlier version did not keep this.
+    #[serde(default = "Timestamp::now")]
+    since: Timestamp,
     due: Timestamp,
+}
+
+impl Delivery {
+    /// Goes on after a restart: at once, because whoever starts the server again has perhaps mended
+    /// what failed. A time to come is of a clock that was set back since.
+    fn go_on(&mut self, now: Timestamp) {
+        self.since = self.since.min(now);
+        self.due = self.due.min(now);
+    }
 }
 
 /// What outlives the process.
@@ -310,6 +329,7 @@ mod tests {
             receiver: "email[0]".into(),
             event,
             failures: 0,
+            since: at,
             due: at,
         });
         let after = |s: i64| at + SignedDuration::from_secs(s);
@@ -321,6 +341,11 @@ mod tests {
         );
         assert!(notifications.deliver(&mut kept, after(5), &|_| ()));
         assert_eq!(kept.waiting[0].due, after(15));
+        let mut restarted = kept.waiting[0].clone();
+        let earlier = after(-10_800);
+        restarted.go_on(earlier);
+        let times = (restarted.since, restarted.due);
+        assert_eq!(times, (earlier, earlier), "the clock was set back");
         kept.waiting[0].failures = 40;
         assert!(notifications.deliver(&mut kept, after(80_000), &|_| ()));
         assert_eq!(kept.waiting[0].due, after(83_600), "an hour at the most");
@@ -336,6 +361,7 @@ mod tests {
             receiver: "email[0]".into(),
             event: Event::new(Kind::Ended, at, Some(1), "x", "done"),
             failures: 0,
+            since: at,
             due: at,
         };
         let mut kept = Kept {

@@ -435,11 +435,11 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     parameters.extend(operation.query.iter().map(|(name, kind, meaning)| {
         json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": kind, "minimum": 0 } })
     }));
-    let makes = matches!(operation.name, "create" | "import" | "fork");
+    let makes = matches!(operation.name, "create" | "import" | "fork" | "enqueue");
     if makes {
         parameters.push(json!({
             "name": "Idempotency-Key", "in": "header",
-            "description": "A key of the sender's choice: the same request with the same key within a day makes one experiment",
+            "description": "A key of the sender's choice: the same request with the same key within a day is carried out once",
             "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
         }));
     }
@@ -450,7 +450,7 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     }
     if makes {
         success["headers"] = json!({ "Location": {
-            "description": "Where the experiment is.", "schema": { "type": "string" },
+            "description": "The path of the new experiment, or of the queue.", "schema": { "type": "string" },
         } });
     }
     let refusal = json!({

@@ -58,6 +58,21 @@ pub(crate) fn one_of<'a>(
     }
 }
 
+/// A parameter's value that has to be given and to be one of those that there are.
+///
+/// # Errors
+/// What there is.
+pub(crate) fn needed_of<'a>(
+    name: &str,
+    value: &'a str,
+    known: &[&str],
+) -> Result<&'a str, Refusal> {
+    one_of(name, Some(value), known)?.ok_or_else(|| {
+        let why = format!("{name} is missing: it must be {}", listed(known));
+        Refusal::new(StatusCode::BAD_REQUEST, why)
+    })
+}
+
 /// Words in a row: `a, b or c`.
 fn listed(words: &[&str]) -> String {
     match words {
@@ -193,6 +208,12 @@ mod tests {
         let known = ["json", "csv", "parquet"];
         assert_eq!(one_of("format", Some("csv"), &known), Ok(Some("csv")));
         assert_eq!(one_of("format", None, &known), Ok(None));
+        assert_eq!(needed_of("format", "csv", &known), Ok("csv"));
+        let missing = needed_of("format", "", &known).unwrap_err();
+        assert_eq!(
+            missing.text(),
+            "format is missing: it must be json, csv or parquet"
+        );
         let refused = one_of("format", Some("xls"), &known).unwrap_err();
         assert_eq!(
             (refused.status(), refused.text()),

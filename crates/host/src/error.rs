@@ -348,6 +348,10 @@ fn advice(errno: i32) -> &'static str {
         }
         libc::ENOENT | libc::ENODEV => "; it does not exist on this host",
         libc::EBUSY => "; it is in use: stop what uses it and try again",
+        libc::EMFILE => {
+            "; raise the limit on open files (`ulimit -n`, or `LimitNOFILE=` in the systemd unit)"
+        }
+        libc::ENFILE => "; raise the host's limit on open files (sysctl fs.file-max)",
         libc::ENOSPC => "; no space is left (or, for a cpuset: its cpus and mems are not set)",
         _ => "",
     }

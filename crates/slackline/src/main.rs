@@ -5,6 +5,7 @@ mod apply;
 mod ask_tell;
 mod compare;
 mod completions;
+mod descriptors;
 mod experiments;
 mod isolate;
 mod live;

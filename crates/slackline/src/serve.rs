@@ -19,6 +19,9 @@ use crate::{Done, tokens};
 
 /// How long requests may go on once nothing else does.
 const REQUESTS_END: Duration = Duration::from_secs(3);
+/// With fewer descriptors a measurement may find none: the server's own files, the fewest
+/// connections, and what one evaluation opens.
+const DESCRIPTORS_MIN: u64 = 64;
 /// How often signals and the watchdog are looked after.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -97,6 +100,13 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
         ));
     }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let descriptors = crate::descriptors::raise_limit(Bounds::DESCRIPTORS);
+    if descriptors < DESCRIPTORS_MIN {
+        message(&format!(
+            "warning: at most {descriptors} files may be open at once, and {DESCRIPTORS_MIN} are needed to measure beside a few \
+             connections: raise the hard limit (`ulimit -Hn`, or `LimitNOFILE=` in the systemd unit)"
+        ));
+    }
     let state_dir = std::path::absolute(state_dir)?;
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -140,6 +150,7 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
         Arc::clone(&coordinator),
         interrupt,
         notify,
+        descriptors,
     ));
     // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of
     // the store goes here.
@@ -267,6 +278,7 @@ async fn serve(
     coordinator: Arc<Coordinator>,
     interrupt: Interrupt,
     notify: Option<Notifications>,
+    descriptors: u64,
 ) -> anyhow::Result<Done> {
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
@@ -286,10 +298,9 @@ async fn serve(
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = until_end(Arc::clone(&coordinator), interrupt.clone(), measuring);
     let (told, end_of_server) = tokio::sync::oneshot::channel::<()>();
-    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let options = Options {
         rate: arguments.rate,
-        bounds: Bounds::of_descriptors(descriptors.current.unwrap_or(u64::MAX)),
+        bounds: Bounds::of_descriptors(descriptors),
         proxy: Proxy {
             trusted: arguments.trusted_proxies.clone(),
             user_header: arguments.user_header.clone(),

@@ -194,25 +194,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             .map(|ms| Duration::from_millis(ms.into())),
         is_sandboxed: !arguments.no_sandbox,
     };
-    raise_descriptor_limit(options.connections_max);
+    crate::descriptors::raise_limit_for(options.connections_max);
     let signal = cache_server::launch::serve(&options, &mut say)?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
         Done::Positive
     } else {
         Done::Signal(signal)
     })
-}
-
-/// Room for a descriptor for each connection, where the hard limit allows.
-pub(crate) fn raise_descriptor_limit(connections: usize) {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = connections as u64 + 64;
-    if limit.current.is_some_and(|current| current < wanted) {
-        limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        // Without it, accepting pauses when descriptors run out.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
 }
 
 fn say(notice: Notice) {

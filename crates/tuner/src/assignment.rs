@@ -64,7 +64,8 @@ pub struct Measured {
     /// The worker that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The last lines of the service that made it fail.
+    /// The last lines that the service printed: of the side that made it fail, else of the
+    /// experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The fingerprint of each template that it was measured with.
@@ -205,11 +206,12 @@ pub fn measure(
             result.outcome = outcome;
             result.measurement = Some(measurement);
             result.reason = complaint;
+            result.output = output.as_deref().map(http_client::redact);
         }
         Err(fault) => {
             // Nothing that is kept of a failure shows a password.
             result.reason = Some(http_client::redact(&fault.to_string()));
-            if !matches!(fault, Fault::Interrupted(_)) {
+            if !matches!(fault, Fault::Interrupted(Stop::Signal(_))) {
                 result.output = output.as_deref().map(http_client::redact);
             }
             match fault {

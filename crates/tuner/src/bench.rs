@@ -49,7 +49,8 @@ pub trait Bench {
     /// A knob could not be put back.
     fn end(&mut self) -> Result<(), crate::error::TunerError>;
 
-    /// The last lines of the service that made an evaluation fail, once.
+    /// The last lines that the service of an evaluation printed, once: of the side that made it
+    /// fail, else of the experiment.
     fn take_output(&mut self) -> Option<String> {
         None
     }

@@ -273,12 +273,19 @@ impl Search {
             }
             ledger.note(&Event::Ended(&record))?;
             let reason = record.reason.clone();
-            self.records.push(record);
+            self.keep(record);
             if let Some(signal) = signal {
                 return Ok(Ended::Signal(signal));
             }
             self.give_up(reason, 1, &[])?;
         }
+    }
+
+    /// Remembers an evaluation for the report. What the service printed is long: the ledger has it
+    /// of every evaluation, a report only where nothing was measured.
+    fn keep(&mut self, mut record: EvaluationRecord) {
+        record.output = record.output.filter(|_| record.measurement.is_none());
+        self.records.push(record);
     }
 
     /// Takes in an evaluation that ended, of several measured at once, by any of these workers.
@@ -294,7 +301,7 @@ impl Search {
     ) -> Result<(), TunerError> {
         self.learn(&record)?;
         let reason = record.reason.clone();
-        self.records.push(record);
+        self.keep(record);
         self.give_up(reason, at_once, workers)
     }
 

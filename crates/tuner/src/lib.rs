@@ -20,6 +20,7 @@ pub mod continuous;
 mod control_files;
 mod crash_region;
 mod daemon;
+mod descriptors;
 pub mod error;
 pub mod evaluation;
 pub mod exchange;

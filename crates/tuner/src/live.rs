@@ -19,8 +19,10 @@ use host::{HostError, Journal, Knob, RestoreOutcome, RestoreReport, RestoredItem
 use crate::begun::Begun;
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
+use crate::descriptors::{blamed, shortage};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
+use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
 use crate::metrics::SideMetrics;
 use crate::process::{Interrupt, RunError};
 use crate::reapply::Reapply;
@@ -59,7 +61,8 @@ pub struct Live<'a> {
     /// What is in force between evaluations instead of the control's configuration: it was promoted
     /// earlier.
     home: Option<Configuration>,
-    /// The last lines of the service that made the evaluation fail.
+    /// The last lines of the service that made the evaluation fail, else of the experiment's. Empty
+    /// where that one has printed nothing.
     output: Option<String>,
     /// The load waits for answers: the capacity is measured.
     saturates: bool,
@@ -463,7 +466,7 @@ impl Bench for Live<'_> {
     }
 
     fn block(&mut self, index: usize) -> Result<Block, Fault> {
-        let measured = self.measure_block(index);
+        let measured = self.measure_block(index).map_err(blamed);
         measured
             .inspect(|block| self.watch_control(block))
             .inspect_err(|fault| self.note_output(fault))
@@ -474,7 +477,7 @@ impl Bench for Live<'_> {
     }
 
     fn take_output(&mut self) -> Option<String> {
-        self.output.take()
+        self.output.take().filter(|output| !output.is_empty())
     }
 
     fn take_begun(&mut self) -> Option<Begun> {
@@ -498,24 +501,41 @@ impl Live<'_> {
     /// Keeps what the side printed that is to blame, before it is ended.
     fn note_output(&mut self, fault: &Fault) {
         self.blame_control(fault);
-        let is_of_experiment = matches!(fault, Fault::Configuration(_) | Fault::Unmeasured(_));
+        let side = match fault {
+            Fault::Harness(_) => Side::Control,
+            Fault::Configuration(_) | Fault::Unmeasured(_) | Fault::Interrupted(_) => {
+                Side::Experiment
+            }
+        };
         if let Some(sides) = &self.sides {
-            let instance = &sides[usize::from(is_of_experiment)].instance;
-            self.output = instance.output(self.spec);
+            let output = sides[side.index()].instance.output(self.spec, FAILED_BYTES);
+            self.output = Some(output.unwrap_or_default());
+        }
+    }
+
+    /// Keeps what the experiment's service printed, where it was measured and Slackline started it.
+    fn note_output_of_measured(&mut self) {
+        let is_started = self.spec.target.start.is_some();
+        if let (true, None, Some(sides)) = (is_started, &self.output, &self.sides) {
+            let instance = &sides[Side::Experiment.index()].instance;
+            self.output = instance.output(self.spec, MEASURED_BYTES);
         }
     }
 
     fn begin_evaluation(&mut self, arm: &Arm) -> Result<(), Fault> {
         self.control_took = None;
         self.begun = Begun::default();
+        if let Some(why) = shortage() {
+            return Err(Fault::Harness(why));
+        }
         let mut sides: Vec<ActiveSide> = self.resting_control(arm)?.into_iter().collect();
         // It may be where the experiment's first block is to be.
         self.pin(&sides, 0)?;
-        let started = self.start_sides(arm, &mut sides);
+        let started = self.start_sides(arm, &mut sides).map_err(blamed);
         if let Err(fault) = started {
             // The side that did not come up is the last one that was begun.
             let failed = sides.last().map(|side| &side.instance);
-            self.output = failed.and_then(|instance| instance.output(self.spec));
+            self.output = failed.and_then(|instance| instance.output(self.spec, FAILED_BYTES));
             self.close_meters();
             for side in sides {
                 self.stop_side(side, Ending::Evaluation)
@@ -524,7 +544,7 @@ impl Live<'_> {
             return Err(fault);
         }
         self.sides = <[ActiveSide; 2]>::try_from(sides).ok();
-        self.warm_up_sides()
+        self.warm_up_sides().map_err(blamed)
     }
 
     /// Starts the sides that do not run yet.
@@ -578,6 +598,7 @@ impl Live<'_> {
     fn end_evaluation(&mut self) -> Result<(), TunerError> {
         // The way back is not the evaluation's.
         self.interrupt.evaluation_is_over();
+        self.note_output_of_measured();
         // Before they are put back: what somebody else wrote then stays, and is no error of the
         // restore.
         let files = self.journal.check_files();

@@ -8,9 +8,11 @@ use crate::spec::is_deceptive;
 /// How much of the end of a log is read for a message, which shows a few lines of it.
 const TAIL_BYTES: u64 = 4096;
 
-/// How much of the end of a failed service's log is kept.
+/// How much of the end of a service's log is kept: of one that failed, and of one that was
+/// measured. Ten thousand evaluations are kept, most of them measured.
 const KEPT_LINES: usize = 200;
-const KEPT_BYTES: u64 = 64 << 10;
+pub(crate) const FAILED_BYTES: u64 = 64 << 10;
+pub(crate) const MEASURED_BYTES: u64 = 8 << 10;
 /// How many lines of the beginning and of the end of a log a message shows, and of the end a
 /// report.
 const HEAD_LINES: usize = 3;
@@ -35,8 +37,8 @@ fn read_end(path: &Path, most_bytes: u64) -> Option<(String, bool)> {
 }
 
 /// The last whole lines of a log.
-pub(crate) fn end_of_file(path: &Path) -> Option<String> {
-    let (text, is_cut) = read_end(path, KEPT_BYTES)?;
+pub(crate) fn end_of_file(path: &Path, most_bytes: u64) -> Option<String> {
+    let (text, is_cut) = read_end(path, most_bytes)?;
     let mut lines: Vec<&str> = text.lines().collect();
     if is_cut && lines.len() > 1 {
         lines.remove(0);
@@ -89,7 +91,7 @@ mod tests {
         let path = dir.path().join("log");
         std::fs::write(&path, "a\0b \u{202e}c\n").unwrap();
         let shown = "a\u{fffd}b \u{fffd}c";
-        assert_eq!(end_of_file(&path).as_deref(), Some(shown));
+        assert_eq!(end_of_file(&path, MEASURED_BYTES).as_deref(), Some(shown));
         assert_eq!(extract(&path).as_deref(), Some(shown));
     }
 }

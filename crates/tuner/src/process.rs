@@ -199,10 +199,11 @@ impl Launch {
             )
     }
 
-    /// The last lines of both logs, to be kept; nothing, where they are empty.
-    pub(crate) fn output(&self) -> Option<String> {
+    /// The last lines of both logs, to be kept, of each no more than that; nothing, where they are
+    /// empty.
+    pub(crate) fn output(&self, most_bytes: u64) -> Option<String> {
         let of = |stream: &str| {
-            let end = end_of_file(&self.log_file(stream))?;
+            let end = end_of_file(&self.log_file(stream), most_bytes)?;
             Some(self.without_secrets(&end))
         };
         match (of("out"), of("err")) {
@@ -673,25 +674,28 @@ fn end_all(left: impl Fn() -> Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
 
     #[test]
     fn the_last_200_lines_of_a_log_are_kept_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("service.err");
-        assert_eq!(end_of_file(&path), None);
+        assert_eq!(end_of_file(&path, FAILED_BYTES), None);
         std::fs::write(&path, "\n").unwrap();
-        assert_eq!(end_of_file(&path), None);
+        assert_eq!(end_of_file(&path, FAILED_BYTES), None);
         let lines: Vec<String> = (1..=300).map(|line| format!("line {line}\0")).collect();
         std::fs::write(&path, lines.join("\n")).unwrap();
-        let kept = end_of_file(&path).unwrap();
+        let kept = end_of_file(&path, FAILED_BYTES).unwrap();
         assert_eq!(kept.lines().count(), 200);
         assert!(kept.starts_with("line 101\u{fffd}\n"), "{kept}");
         // Long lines are fewer, and each is whole.
         let long: Vec<String> = (1..=300).map(|_| "y".repeat(999)).collect();
         std::fs::write(&path, long.join("\n")).unwrap();
-        let kept = end_of_file(&path).unwrap();
+        let kept = end_of_file(&path, FAILED_BYTES).unwrap();
         assert!(kept.len() <= 64 << 10 && kept.lines().count() > 60);
         assert!(kept.lines().all(|line| line.len() == 999));
+        let kept = end_of_file(&path, MEASURED_BYTES).unwrap();
+        assert_eq!(kept.lines().count(), 8, "{}", kept.len());
     }
 
     /// A shell script of an instance in `dir`.

@@ -113,7 +113,7 @@ pub struct EvaluationRecord {
     /// The worker that measured it, control and all; none where that was this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The last lines that the service printed, where it made the evaluation fail.
+    /// The last lines that the service printed. A report has them only where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// What a person has written about it.

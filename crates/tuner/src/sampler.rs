@@ -41,8 +41,7 @@ impl Sampler {
         }
         let pid = match (&observe.pid, &observe.pid_file) {
             (Some(pid), _) => *pid,
-            (None, Some(path)) => pid_in(path)
-                .ok_or_else(|| Fault::Harness(format!("{} holds no pid", path.display())))?,
+            (None, Some(path)) => pid_in(path).map_err(Fault::Harness)?,
             (None, None) => return Ok(Self::default()),
         };
         Self::of_process(pid, None, roots)
@@ -101,13 +100,16 @@ impl Sampler {
     }
 }
 
-fn pid_in(path: &std::path::Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+fn pid_in(path: &std::path::Path) -> Result<u32, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+    let pid = text.trim().parse();
+    pid.map_err(|_| format!("{} holds no pid", path.display()))
 }
 
 /// A process of a service that was running before.
 pub(crate) fn observed_pid(observe: &ObserveSpec, roots: &Roots) -> Option<u32> {
-    let of_file = || pid_in(observe.pid_file.as_ref()?);
+    let of_file = || pid_in(observe.pid_file.as_ref()?).ok();
     let of_group = || {
         let group = observe.cgroup.as_ref()?;
         host::processes_below(roots, group).ok()?.into_iter().min()

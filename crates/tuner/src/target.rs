@@ -186,8 +186,12 @@ impl Instance {
         if let Ok(number) = port.parse::<u16>()
             && let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, number))
         {
+            let why = match error.kind() {
+                std::io::ErrorKind::AddrInUse => "is in use",
+                _ => "cannot be listened on",
+            };
             return Err(Fault::Harness(format!(
-                "port {port} is in use ({error}): end what listens there, or change target.ports"
+                "port {port} {why} ({error}): end what listens there, or change target.ports"
             )));
         }
         if let Some(prepare) = &spec.target.prepare {
@@ -297,8 +301,8 @@ impl Instance {
     }
 
     /// The last lines that the service printed, or, where it runs by itself, the commands that
-    /// apply a configuration to it.
-    pub(crate) fn output(&self, spec: &CheckedSpec) -> Option<String> {
+    /// apply a configuration to it; of each stream no more than that.
+    pub(crate) fn output(&self, spec: &CheckedSpec, most_bytes: u64) -> Option<String> {
         let target = &spec.target;
         let apply = target.apply.iter().filter_map(|step| step.command.clone());
         // The words of the command are known, so that its secrets are masked in what it printed.
@@ -309,7 +313,7 @@ impl Instance {
         ];
         commands
             .into_iter()
-            .find_map(|(name, argv)| self.launch(spec, &argv, name).ok()?.output())
+            .find_map(|(name, argv)| self.launch(spec, &argv, name).ok()?.output(most_bytes))
     }
 
     /// An error if the service has ended.

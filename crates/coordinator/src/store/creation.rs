@@ -9,6 +9,7 @@ use tuner::spec::Spec;
 use super::database::{Cell, Database};
 use super::evaluations::import;
 use super::experiments::{State, insert_run, set};
+use super::queue::end_of_queue;
 use super::{Store, now_ms, to_json};
 use crate::error::Error;
 
@@ -50,7 +51,7 @@ pub(crate) struct Elsewhere {
     pub(crate) runs: Vec<VerificationRun>,
 }
 
-/// A request that makes one experiment, however often it is sent.
+/// A request that makes one experiment, or enqueues one configuration, however often it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
     /// The sender's key, unique among all senders.
@@ -62,9 +63,9 @@ pub struct Once {
 /// A key is remembered for a day.
 const ONCE_MS: i64 = 86_400_000;
 
-/// The experiment that a request has made already, inside a transaction. The key of one that was
-/// deleted since is forgotten.
-fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Error> {
+/// The experiment that a request has made or changed already, inside a transaction. The key of one
+/// that was deleted since is forgotten.
+pub(super) fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Error> {
     database.execute(
         "DELETE FROM requests WHERE created_ms < $1 \
          OR NOT EXISTS (SELECT 1 FROM experiments e WHERE e.id = requests.experiment)",
@@ -85,6 +86,19 @@ fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Erro
     Ok(row[1].int())
 }
 
+/// Remembers that a request has made or changed an experiment, inside a transaction.
+pub(super) fn remember(database: &mut Database, once: &Once, id: i64) -> Result<(), Error> {
+    let cells: [Cell; 4] = [
+        once.key.as_str().into(),
+        once.fingerprint.as_str().into(),
+        id.into(),
+        now_ms().into(),
+    ];
+    let insert =
+        "INSERT INTO requests (key, fingerprint, experiment, created_ms) VALUES ($1, $2, $3, $4)";
+    database.execute(insert, &cells).map(drop)
+}
+
 fn made_already(database: &mut Database, new: &NewExperiment) -> Result<Option<i64>, Error> {
     match &new.once {
         Some(once) => made_before(database, once),
@@ -100,22 +114,13 @@ fn create(database: &mut Database, new: &NewExperiment) -> Result<i64, Error> {
     )?;
     let id = rows.first().and_then(|row| row[0].int());
     let id = id.ok_or_else(|| Error::Corrupt("the counter of experiments is gone".into()))?;
-    let now_ms = now_ms();
     if let Some(once) = &new.once {
-        let cells: [Cell; 4] = [
-            once.key.as_str().into(),
-            once.fingerprint.as_str().into(),
-            id.into(),
-            now_ms.into(),
-        ];
-        database.execute(
-            "INSERT INTO requests (key, fingerprint, experiment, created_ms) VALUES ($1, $2, $3, $4)",
-            &cells,
-        )?;
+        remember(database, once, id)?;
     }
     let prior = (!new.prior.is_empty())
         .then(|| to_json(&new.prior))
         .transpose()?;
+    let queued_ms = end_of_queue(database)?;
     database.execute(
         "INSERT INTO experiments (id, name, state, dir, source, spec, prior, parent, created_ms, queued_ms, \
          verification, report, on_workers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11, $12)",
@@ -128,8 +133,8 @@ fn create(database: &mut Database, new: &NewExperiment) -> Result<i64, Error> {
             to_json(&new.spec)?.into(),
             prior.into(),
             new.parent.into(),
-            now_ms.into(),
-            now_ms.into(),
+            now_ms().into(),
+            queued_ms.into(),
             to_json(&new.report)?.into(),
             i64::from(new.spec.workers.is_some()).into(),
         ],
@@ -138,7 +143,7 @@ fn create(database: &mut Database, new: &NewExperiment) -> Result<i64, Error> {
 }
 
 impl Store {
-    /// The experiment that a request has made already.
+    /// The experiment that a request has made or changed already.
     pub(crate) fn made(&self, once: Option<&Once>) -> Result<Option<i64>, Error> {
         match once {
             Some(once) => self.change(|database| made_before(database, once)),

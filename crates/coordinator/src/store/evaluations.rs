@@ -48,7 +48,10 @@ pub struct Tally {
     pub last_ms: Option<i64>,
 }
 
+/// The columns of one evaluation.
 const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash, note, begun";
+/// The same of many: what their services printed would be long, and is read of one alone.
+const COLUMNS_OF_MANY: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, CAST(NULL AS TEXT), crash, note, begun";
 
 /// Stands for the beginning of an evaluation that was measured elsewhere: no report says it.
 const ELSEWHERE: i64 = 0;
@@ -248,14 +251,15 @@ pub(super) fn import(
 }
 
 impl Store {
-    /// The evaluations of an experiment from number `from` on, in order.
+    /// The evaluations of an experiment from number `from` on, in order, without what their
+    /// services printed.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
     pub fn evaluations(&self, id: i64, from: usize) -> Result<Vec<EvaluationRow>, Error> {
         let rows = self.read(|database| {
             database.query(
-                &format!("SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 AND number >= $2 ORDER BY number"),
+                &format!("SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 AND number >= $2 ORDER BY number"),
                 &[id.into(), from.into()],
             )
         })?;
@@ -263,7 +267,8 @@ impl Store {
     }
 
     /// Some of the evaluations, best first: the running one, the completed by score, then the
-    /// aborted, violated, crashed, killed and failed. With the number of all.
+    /// aborted, violated, crashed, killed and failed. With the number of all, and without what
+    /// their services printed.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
@@ -276,7 +281,7 @@ impl Store {
         let (rows, count) = self.read(|database| {
             let rows = database.query(
                 &format!(
-                    "SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
+                    "SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
                      WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 WHEN 'violated' THEN 3 \
                      WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number \
                      LIMIT $2 OFFSET $3"
@@ -308,6 +313,25 @@ impl Store {
         for row in rows {
             let found = blocks.remove(&row.record.number);
             row.record.blocks = found.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Gives the evaluations that measured nothing what their services printed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub(crate) fn fill_outputs(&self, id: i64, rows: &mut [EvaluationRow]) -> Result<(), Error> {
+        let found = self.read(|database| {
+            database.query(
+                "SELECT number, output FROM evaluations WHERE experiment = $1 AND measurement IS NULL AND output IS NOT NULL",
+                &[id.into()],
+            )
+        })?;
+        let output = |cells: &Vec<Cell>| Some((usize_of(&cells[0]), cells[1].text()?.to_owned()));
+        let mut outputs: BTreeMap<usize, String> = found.iter().filter_map(output).collect();
+        for row in rows {
+            row.record.output = outputs.remove(&row.record.number);
         }
         Ok(())
     }

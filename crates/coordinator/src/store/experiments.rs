@@ -1,6 +1,6 @@
-//! Experiments: their rows, their states, and the queue of configurations to try by hand.
+//! Experiments: their rows and their states.
 
-use bayes_opt::{Configuration, Observation};
+use bayes_opt::Observation;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changed;
@@ -9,7 +9,8 @@ use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::entries::happened;
-use super::{Store, json, name_of, now_ms, to_json, usize_of};
+use super::queue::end_of_queue;
+use super::{Store, json, name_of, to_json, usize_of};
 use crate::error::Error;
 
 /// What an experiment is doing.
@@ -541,7 +542,8 @@ impl Store {
         self.change(|database| {
             let row = find(database, id)?;
             let (state, wish, message) = decide(&row)?;
-            let queued_ms = (state == State::Queued && row.state != State::Queued).then(now_ms);
+            let joins = state == State::Queued && row.state != State::Queued;
+            let queued_ms = joins.then(|| end_of_queue(database)).transpose()?;
             database.execute(
                 "UPDATE experiments SET state = $1, wish = $2, message = $3, queued_ms = COALESCE($4, queued_ms) \
                  WHERE id = $5",
@@ -744,34 +746,6 @@ impl Store {
         };
         let runs: Result<_, Error> = rows.iter().map(|row| json(&row[1])).collect();
         Ok(Some((number, runs?)))
-    }
-
-    /// Puts a configuration at the end of those to be tried.
-    pub(crate) fn enqueue(&self, id: i64, configuration: &Configuration) -> Result<(), Error> {
-        let configuration = to_json(configuration)?;
-        self.change(|database| {
-            find(database, id)?;
-            database.execute(
-                "INSERT INTO queue (experiment, position, configuration) \
-                 SELECT $1, COALESCE(MAX(position), 0) + 1, $2 FROM queue WHERE experiment = $3",
-                &[id.into(), configuration.as_str().into(), id.into()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// The configurations to be tried, first one first.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn queue(&self, id: i64) -> Result<Vec<Configuration>, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT configuration FROM queue WHERE experiment = $1 ORDER BY position",
-                &[id.into()],
-            )
-        })?;
-        rows.iter().map(|row| json(&row[0])).collect()
     }
 
     /// Deletes an experiment that does not run, with all that it measured.

@@ -17,6 +17,7 @@ mod database;
 mod entries;
 mod evaluations;
 mod experiments;
+mod queue;
 mod schema;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,8 @@ use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{BudgetSpec, Mode};
 
 use super::database::Database;
-use super::{Location, NewExperiment, Running, State, Store, Wish};
+use super::experiments::set;
+use super::{EvaluationRow, Location, NewExperiment, Running, State, Store, Wish, now_ms};
 use crate::error::Error;
 
 const SPEC: &str = r#"
@@ -160,7 +161,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         duration_s: 1.5,
         own_cpu_s: 0.01,
         host: None,
-        output: None,
+        output: Some(format!("line {number}")),
         note: None,
         begun: Some(Begun {
             control: Some(ControlRun {
@@ -194,8 +195,8 @@ fn what_is_written_is_read() {
             number: 1,
             configuration: at(3),
         };
-        store.enqueue(id, &at(3)).unwrap();
-        store.enqueue(id, &at(4)).unwrap();
+        store.enqueue(id, &at(3), None).unwrap();
+        store.enqueue(id, &at(4), None).unwrap();
         store.started(id, &running, true).unwrap();
         assert_eq!(store.queue(id).unwrap(), [at(4)]);
         store.add_block(id, 1, 1, &block()).unwrap();
@@ -227,8 +228,18 @@ fn what_is_written_is_read() {
         assert_eq!(row.budget().evaluations, 7);
         assert_eq!(store.runs(id).unwrap(), std::slice::from_ref(&run));
         assert_eq!(store.last_runs(id).unwrap(), Some((1, vec![run.clone()])));
-        let rows = store.evaluations(id, 1).unwrap();
+        let mut rows = store.evaluations(id, 1).unwrap();
         assert_eq!(rows.len(), 2);
+        // What services printed is read of one alone, or of those that measured nothing.
+        let outputs = |rows: &[EvaluationRow]| {
+            let each = rows.iter().map(|row| row.record.output.clone());
+            each.collect::<Vec<_>>()
+        };
+        assert_eq!(outputs(&rows), [None, None]);
+        let measured = store.evaluation(id, 1).unwrap();
+        assert_eq!(outputs(&[measured]), [Some("line 1".into())]);
+        store.fill_outputs(id, &mut rows).unwrap();
+        assert_eq!(outputs(&rows), [None, Some("line 2".into())]);
         assert_eq!(
             rows[0].record.measurement,
             record(1, Outcome::Completed).measurement
@@ -292,6 +303,28 @@ fn after_a_restart_nothing_runs() {
             store.is_to_be_killed(ids[0], 1),
             Err(Error::Conflict(_))
         ));
+    });
+}
+
+#[test]
+fn a_clock_that_is_set_back_lets_nobody_overtake() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let [turn, waiting] = [(); 2].map(|()| store.create(&new_experiment()).unwrap());
+        let ahead_ms = now_ms() + 3 * 3_600_000;
+        store
+            .change(|database| set(database, waiting, "queued_ms", ahead_ms.into()))
+            .unwrap();
+        for state in [State::Running, State::Queued] {
+            store.transition(turn, |_| Ok((state, None, None))).unwrap();
+        }
+        let made = store.create(&new_experiment()).unwrap();
+        for next in [waiting, turn, made] {
+            assert_eq!(store.next_in_queue().unwrap(), Some(next));
+            store
+                .transition(next, |_| Ok((State::Running, None, None)))
+                .unwrap();
+        }
     });
 }
 

@@ -1,8 +1,10 @@
 //! The evaluations of an experiment in columns, and what the model makes of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
@@ -14,9 +16,9 @@ use tuner::spec::{Goal, ObjectiveScale};
 use super::{Here, Who};
 use crate::explain::{Explanation, Pair};
 use crate::readers;
-use crate::reply::{Reply, blocking};
+use crate::reply::{Refusal, Reply, blocking};
 use crate::units::Unit;
-use crate::web::Params;
+use crate::web::{Params, needed_of};
 
 /// The evaluations of an experiment in columns, for plots: ten thousand of them are half a
 /// megabyte.
@@ -137,6 +139,15 @@ pub(crate) async fn model_pair(
     Params(query): Params<PairQuery>,
 ) -> Reply<Pair> {
     let id = super::id(&id)?;
+    let coordinator = Arc::clone(&app.coordinator);
+    let row = blocking(move || coordinator.store().experiment(id)).await?;
+    let parameters: Vec<&str> = row.report.control.0.keys().map(String::as_str).collect();
+    needed_of("x", &query.x, &parameters)?;
+    needed_of("y", &query.y, &parameters)?;
+    if query.x == query.y {
+        let why = "x and y must be two parameters";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
+    }
     blocking(move || {
         let mut pair = app.models.pair(&app.coordinator, id, &query.x, &query.y)?;
         // The answer does not name what these are values of.

@@ -40,6 +40,8 @@ struct EvaluationPage {
     reader: Reader,
     trouble: Option<String>,
     output: Option<String>,
+    /// Slackline starts the service.
+    is_started: bool,
     summary: Summary,
     number: usize,
     previous: Option<usize>,
@@ -116,6 +118,11 @@ fn evaluation_page(
         reader: visitor.into(),
         trouble: readers::trouble(coordinator, role),
         output: record.output.clone(),
+        is_started: row
+            .spec
+            .target
+            .as_ref()
+            .is_some_and(|it| it.start.is_some()),
         summary: readers::summary(role, api::summary(coordinator, id)?),
         number,
         previous: number

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
@@ -206,6 +206,9 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let moment = store.moment(id, super::history::EVENTS_MAX)?;
     let always_on = api::continuous(coordinator, &moment)?;
     let row = readers::row(role, moment.row)?;
+    if let Err(refusal) = look.check(&row) {
+        return Ok(refusal.into_response());
+    }
     let queue = readers::seen(role, store.queue(id)?)?;
     let not_restored = row.unfinished_rollback();
     let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());

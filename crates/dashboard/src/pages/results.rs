@@ -77,6 +77,8 @@ impl Look {
                     let page = page.map_err(|_| wrong(format!("page={value}: give a number")))?;
                     look.page = page.clamp(1, 1 << 20);
                 }
+                // A field of a form that nobody filled in.
+                "sort" | "column" if value.is_empty() => {}
                 "sort" => {
                     let key = value.strip_prefix('-');
                     look.is_descending = key.is_some();
@@ -98,33 +100,20 @@ impl Look {
         Ok(look)
     }
 
-    /// Columns and orders are of this experiment.
-    fn check(&self, control: &Configuration) -> Result<(), Error> {
-        let is_parameter = |key: &str| {
-            let name = key.strip_prefix("p:");
-            name.is_some_and(|name| control.get(name).is_some())
-        };
-        if !SORTED.contains(&self.sort.as_str()) && !is_parameter(&self.sort) {
-            return Err(Error::Invalid(format!(
-                "sort={}: there are {}, and p:NAME of each parameter",
-                self.sort,
-                SORTED.join(", ")
-            )));
+    /// Whether columns and order are of this experiment.
+    ///
+    /// # Errors
+    /// A column or an order that it does not have, with those that it has.
+    pub(super) fn check(&self, row: &ExperimentRow) -> Result<(), Refusal> {
+        let all = choices(row, self);
+        let all: Vec<&str> = all.iter().map(|choice| choice.key.as_str()).collect();
+        let parameters = all.iter().filter(|key| key.starts_with("p:"));
+        let sorted: Vec<&str> = SORTED.iter().chain(parameters).copied().collect();
+        one_of("sort", Some(&self.sort), &sorted)?;
+        for key in &self.columns {
+            one_of("column", Some(key), &all)?;
         }
-        let unknown = self.columns.iter().find(|key| {
-            let is_known = COLUMNS.iter().any(|(known, ..)| known == key);
-            !is_known && !is_parameter(key) && !key.starts_with("m:")
-        });
-        match unknown {
-            Some(unknown) => {
-                let known: Vec<&str> = COLUMNS.iter().map(|(known, ..)| *known).collect();
-                Err(Error::Invalid(format!(
-                    "column={unknown}: there are {}, p:NAME of each parameter, and m:NAME of each metric",
-                    known.join(", ")
-                )))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Best first, and everything.
@@ -539,11 +528,10 @@ fn key(configuration: &Configuration) -> String {
         .collect()
 }
 
-/// The table that `look` asks for.
+/// The table that `look`, once checked, asks for.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a column or an order that the experiment does not have; what the store
-/// says.
+/// What the store says.
 pub(super) fn results(
     store: &Store,
     row: &ExperimentRow,
@@ -551,7 +539,6 @@ pub(super) fn results(
     role: Role,
 ) -> Result<Results, Error> {
     let control = &row.report.control;
-    look.check(control)?;
     let (found, matching, of) = find(store, row.id, look, control, role)?;
     let objective = super::objective(row);
     let columns = choices(row, look);

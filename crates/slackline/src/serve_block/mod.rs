@@ -110,7 +110,7 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
     let connections_max = Config::read(&options.config)
         .map(|config| config.connections_max)
         .unwrap_or_default();
-    crate::serve_cache::raise_descriptor_limit(connections_max);
+    crate::descriptors::raise_limit_for(connections_max);
     let signal = block_server::launch::serve(&options, &mut say)?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
         Done::Positive

@@ -4,7 +4,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -166,6 +167,88 @@ fn whoever_has_no_valid_token_is_told_what_to_do() {
     }
 }
 
+/// What the audit log says, oldest entry first: who, from where, what, the status, why not.
+fn audit(server: &Server<'_>) -> Vec<[String; 5]> {
+    let write = format!("Bearer {}", server.token("write_token"));
+    let headers = [("authorization", write.as_str())];
+    let audit = answer("GET", &server.url("/audit"), &headers, "");
+    let audit: Value = audit.into_body().read_json().unwrap();
+    let entries = audit.as_array().unwrap().iter().rev();
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    let keys = ["who", "from", "action", "status", "refusal"];
+    entries
+        .map(|entry| keys.map(|key| text(&entry[key])))
+        .collect()
+}
+
+#[test]
+fn who_signs_in_and_out_and_who_may_not_is_in_the_audit_log() {
+    let toy = toy();
+    let proxy = ["--listen", "127.0.0.1:0", "--trusted-proxy", "127.0.0.1"];
+    let server = Server::start_as(&toy, &[], &proxy);
+    let made = tokens(&toy, &["new", "--name", "anna"]).with_code(0);
+    let anna = made.stdout.trim();
+    let page = |path: &str| server.page(path);
+    // Each from an address of its own, as a refusal a second is written down for each.
+    let from = |number: u8| format!("10.0.0.{number}");
+    let get = |number: u8, token: &str| {
+        let from = from(number);
+        let headers = [("x-forwarded-for", from.as_str())];
+        answer("GET", &page(&format!("/?token={token}")), &headers, "")
+    };
+    let form = |number: u8, token: &str, origin: Option<&str>| {
+        let from = from(number);
+        let mut headers = vec![("x-forwarded-for", from.as_str())];
+        headers.extend(origin.map(|origin| ("origin", origin)));
+        status("POST", &page("/login"), &headers, &format!("token={token}"))
+    };
+    let cookie = crate::api::cookie_of(&get(1, anna));
+    assert_eq!(get(2, "wrong").status(), 303, "to the form");
+    assert_eq!(form(3, &server.token("write_token"), None), 303);
+    assert_eq!(form(4, "wrong", None), 200, "the form again");
+    assert_eq!(form(5, anna, Some("http://evil.example")), 403);
+    for _ in 0..10 {
+        form(6, "wrong", None);
+    }
+    assert_eq!(form(6, anna, None), 429);
+    let home = answer("GET", &page("/"), &[("cookie", &cookie)], "");
+    let home = home.into_body().read_to_string().unwrap();
+    let from_seven = from(7);
+    let sign_out = |csrf: &str| {
+        let headers = [
+            ("cookie", cookie.as_str()),
+            ("x-forwarded-for", &from_seven),
+            ("x-slackline-csrf", csrf),
+        ];
+        status("POST", &page("/logout"), &headers, "")
+    };
+    assert_eq!(sign_out("of another page"), 403);
+    assert_eq!(sign_out(csrf_of(&home)), 303);
+    let (nobody, wrong) = ("null", "not a valid token");
+    let elsewhere = "the form was not sent from this server's own page: load the page again";
+    let forged = "the change was not made from one of our pages: load the page again";
+    let mut expected = vec![
+        ["anna", "10.0.0.1", "sign-in", "303", "null"],
+        [nobody, "10.0.0.2", "sign-in", "401", wrong],
+        ["owner", "10.0.0.3", "sign-in", "303", "null"],
+        [nobody, "10.0.0.4", "sign-in", "401", wrong],
+        [nobody, "10.0.0.5", "sign-in", "403", elsewhere],
+    ];
+    expected.extend([[nobody, "10.0.0.6", "sign-in", "401", wrong]; 10]);
+    expected.extend([
+        [nobody, "10.0.0.6", "sign-in", "429", "too many attempts"],
+        ["anna", "10.0.0.7", "refused", "403", forged],
+        ["anna", "10.0.0.7", "sign-out", "303", "null"],
+    ]);
+    let log = audit(&server);
+    // The first entry is the token's own.
+    assert_eq!(log[1..], expected, "{log:?}");
+}
+
 #[test]
 fn a_file_that_is_damaged_or_not_ours_alone_is_named() {
     let toy = toy();
@@ -248,6 +331,35 @@ fn a_damaged_line_does_not_take_the_audit_log_away() {
     let page = answer("GET", &server.page("/audit"), &[("cookie", &cookie)], "");
     let page = page.into_body().read_to_string().unwrap();
     assert!(page.contains("2 lines of the log cannot be read"), "{page}");
+}
+
+#[test]
+fn files_that_an_earlier_version_left_to_everybody_are_their_owners_alone() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    // The two beside the database stay only after a kill.
+    server.kill();
+    let files = [
+        "slackline.db",
+        "slackline.db-wal",
+        "slackline.db-shm",
+        "lock",
+    ];
+    let files = files.map(|name| toy.path("state").join(name));
+    let mode = |path: &PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for path in &files {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let server = Server::start(&toy);
+    let end = Instant::now() + Duration::from_secs(20);
+    while files.each_ref().map(mode) != [0o600; 4] {
+        let modes = files.each_ref().map(mode);
+        assert!(Instant::now() < end, "{modes:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.get(&format!("/experiments/{id}"))["state"], "done");
 }
 
 #[test]

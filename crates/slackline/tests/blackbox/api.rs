@@ -184,6 +184,8 @@ fn no_sign_in_leads_to_another_host_and_a_deep_link_survives_it() {
 fn every_error_is_a_problem_in_json_or_a_page() {
     let toy = toy();
     let server = Server::start(&toy);
+    server.does(&["pause-queue"]).with_code(0);
+    server.create();
     let write = format!("Bearer {}", server.token("write_token"));
     let bearer = ("authorization", write.as_str());
     let lower = write.replace("Bearer", "bearer");
@@ -215,6 +217,12 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         ("GET", "/api/v1/experiments/1/export?format=xls", 400),
         ("GET", "/api/v1/audit?experiment=x", 400),
         ("GET", "/experiments/1?outcome=nonsense", 400),
+        ("GET", "/experiments/1?column=m:none", 400),
+        ("GET", "/experiments/1?column=took&column=p:none", 400),
+        ("GET", "/experiments/1?sort=-none", 400),
+        ("GET", "/api/v1/experiments/1/model/pair?x=none&y=x", 400),
+        ("GET", "/api/v1/experiments/1/model/pair?x=x&y=x", 400),
+        ("GET", "/api/v1/experiments/1/model/pair?x=x", 400),
         ("GET", "/compare?id=x", 400),
         ("POST", "/api/v1/experiments", 400),
         ("GET", "/assets/a/b", 404),
@@ -249,6 +257,13 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         assert!(!detail.is_empty(), "{path}");
         if path.contains("limit=") {
             assert!(detail.starts_with("limit must be "), "{detail}");
+        }
+        if path.contains("none") && !path.contains("/api/") {
+            assert!(detail.contains("p:x"), "{detail}");
+            assert!(path.contains("sort") || detail.contains("m:latency_p99_us"));
+        }
+        if path.contains("/pair") {
+            assert!(detail.contains("must be x") || detail.contains("two parameters"));
         }
         if path.contains("nonsense") {
             assert!(
@@ -342,6 +357,34 @@ fn a_request_that_is_sent_again_makes_one_experiment() {
         "/api/v1/experiments/2"
     );
     assert_eq!(server.get("/experiments").as_array().unwrap().len(), 2);
+    // So does one that enqueues a configuration: it is there once.
+    for id in [1, 2] {
+        server.wait_for(id, &["done", "failed"]);
+    }
+    let queue = server.url("/experiments/1/queue");
+    let enqueue = |key: &str, x: u8| {
+        let body = json!({ "configuration": { "x": x } }).to_string();
+        let headers = [("authorization", write.as_str()), ("idempotency-key", key)];
+        answer("POST", &queue, &headers, &body)
+    };
+    for _ in 0..2 {
+        let mut made = enqueue("q1", 7);
+        assert_eq!(
+            (made.status().as_u16(), header(&made, "location")),
+            (201, "/api/v1/experiments/1/queue".to_owned())
+        );
+        let made: Value = made.body_mut().read_json().unwrap();
+        assert_eq!(made, json!({ "x": 7 }));
+    }
+    assert_eq!(
+        enqueue("q1", 8).status(),
+        422,
+        "another request with the same key"
+    );
+    assert_eq!(enqueue("k1", 7).status(), 422, "the key of the experiment");
+    assert_eq!(enqueue("q2", 7).status(), 201);
+    let queued = server.get("/experiments/1/queue");
+    assert_eq!(queued, json!([{ "x": 7 }, { "x": 7 }]));
     assert_eq!(
         server.get("/experiments?limit=1").as_array().unwrap().len(),
         1
@@ -574,11 +617,24 @@ fn a_reader_s_check_shows_nothing_of_the_host() {
     );
 }
 
+/// The limit of a running process on its open files: the soft one.
+fn limit_on_files(pid: u32) -> String {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.contains("open files"));
+    line.unwrap().split_whitespace().nth(3).unwrap().to_owned()
+}
+
 #[test]
-fn half_sent_requests_do_not_hold_up_the_end() {
+fn half_sent_requests_take_nothing_from_an_evaluation_and_hold_up_no_end() {
     use std::io::Write as _;
-    let toy = toy();
-    let server = Server::start(&toy);
+    let mut toy = toy();
+    toy.load_after("sleep 0.05");
+    // Where the hard limit allows more, more is taken.
+    let server = Server::start_limited(&toy, "-S -n 96");
+    assert_eq!(limit_on_files(server.pid()), "1024");
+    server.end();
+    let server = Server::start_limited(&toy, "-n 96");
+    assert_eq!(limit_on_files(server.pid()), "96");
     let address = server.page("");
     let address = address.trim_start_matches("http://").trim_end_matches('/');
     let token = server.token("write_token");
@@ -586,13 +642,23 @@ fn half_sent_requests_do_not_hold_up_the_end() {
     let body = format!("POST /api/v1/experiments HTTP/1.1\r\n{head}Content-Length: 99\r\n\r\n{{");
     let stream = format!("GET /api/v1/events HTTP/1.1\r\n{head}\r\n");
     let half = "GET / HTTP/1.1\r\nHost: h\r\nX-Half:".to_owned();
-    let texts = std::iter::repeat_n(half, 40).chain([body, stream]);
+    let id = server.create();
+    server.wait_for_evaluation(id);
+    let texts = std::iter::repeat_n(half, 230).chain([body, stream]);
     let sent = texts.map(|text| {
         let mut connection = std::net::TcpStream::connect(address).unwrap();
-        connection.write_all(text.as_bytes()).unwrap();
+        // One that made room for another is closed already.
+        let _ = connection.write_all(text.as_bytes());
         connection
     });
     let open: Vec<_> = sent.collect();
+    assert!(server.get("/status")["trouble"].is_null());
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    let evaluations = server.get(&format!("/experiments/{id}/evaluations"));
+    for it in evaluations.as_array().unwrap() {
+        assert_eq!(it["outcome"], "completed", "{it}");
+    }
     let begun = std::time::Instant::now();
     assert_eq!(server.end(), 128 + 15);
     let took = begun.elapsed();

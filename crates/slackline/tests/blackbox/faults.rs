@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::toy::{Ended, Toy};
+use crate::toy::{Ended, Toy, through};
 
 /// The control cannot be measured: the tune gives up with exit code 2, says why, and leaves
 /// nothing.
@@ -98,6 +98,20 @@ fn a_port_in_use_is_named() {
     let mut toy = Toy::new();
     toy.spec["target"]["ports"] = json!([port, port - 1]);
     gives_up(&toy, &[&format!("port {port} is in use"), "target.ports"]);
+}
+
+#[test]
+fn a_lack_of_file_descriptors_is_named_with_a_remedy() {
+    let toy = Toy::new();
+    let by = ["sh", "-c", "ulimit -n 20 && exec \"$@\"", "sh"];
+    Ended::of(through(&by, &toy.tune(&[])))
+        .with_code(2)
+        .saying(&[
+            " of 20 file descriptors are left, too few to measure",
+            "`ulimit -n`",
+            "Everything is restored.",
+        ]);
+    toy.assert_as_before("after a lack of descriptors");
 }
 
 #[test]

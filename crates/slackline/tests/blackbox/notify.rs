@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::serve::{Server, toy};
+use crate::serve::{FakeClock, Server, toy};
 use crate::toy::{Toy, kill};
 
 /// A receiver in Python that checks signatures as `docs/notifications.md` says, and answers its
@@ -106,8 +106,16 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
     // Nobody listened at the webhook. The server is killed, and tells when it and the receiver are
     // back.
     server.kill();
+    let Some(clock) = FakeClock::of(&toy) else {
+        return;
+    };
     let mut receiver = receiver(&toy, port);
-    let server = Server::start_in(&toy, &environment);
+    let jumping = [&environment[..], &clock.environment()].concat();
+    let server = Server::start_in(&toy, &jumping);
+    let log = || std::fs::read_to_string(toy.path("serve.stderr")).unwrap();
+    wait("a refusal", || log().contains("answers 503"));
+    // The next try comes in 5 s whatever the clock says.
+    clock.set("-200");
     let told = || std::fs::read_to_string(toy.path("told")).unwrap_or_default();
     wait("four events", || told().lines().count() >= 4);
     let lines = told();
@@ -128,7 +136,7 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
         kept["waiting"] == json!([])
     });
     assert_eq!(told().lines().count(), 4, "{}", told());
-    let log = std::fs::read_to_string(toy.path("serve.stderr")).unwrap();
+    let log = log();
     assert!(log.contains("failed; next try in"), "{log}");
     for text in [&log, &state, &mailed()] {
         assert!(
@@ -138,4 +146,157 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
     }
     assert_eq!(server.end(), 128 + 15);
     kill([&mut receiver]);
+}
+
+/// A mail server of the test's own on loopback, and what hands messages to it: Exim, each with a
+/// configuration and a spool in the toy's directory.
+struct Mail<'a> {
+    toy: &'a Toy,
+    daemon: Child,
+}
+
+const EXIM: &str = "/usr/sbin/exim4";
+
+impl<'a> Mail<'a> {
+    fn start(toy: &'a Toy, port: u16) -> Self {
+        // Exim drops the superuser's privileges where it is given a configuration.
+        let user = match rustix::process::getuid().is_root() {
+            true => "Debian-exim".to_owned(),
+            false => rustix::process::getuid().as_raw().to_string(),
+        };
+        let dir = |name: &str| {
+            use std::os::unix::fs::PermissionsExt as _;
+            let path = toy.path(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+            path.display().to_string()
+        };
+        let inbox = dir("inbox");
+        let common = |name: &str| {
+            let spool = dir(name);
+            format!(
+                "primary_hostname = {name}.example.org\nspool_directory = {spool}\nlog_file_path = {spool}/%slog\n\
+                 host_lookup =\nkeep_environment =\nrfc1413_query_timeout = 0s\nnever_users =\n"
+            )
+        };
+        let daemon = format!(
+            "{}daemon_smtp_ports = {port}\nlocal_interfaces = 127.0.0.1\nacl_smtp_rcpt = rcpt\n\
+             begin acl\nrcpt:\n  accept hosts = 127.0.0.1\n         domains = example.org\n\
+             begin routers\nall:\n  driver = accept\n  transport = inbox\n\
+             begin transports\ninbox:\n  driver = appendfile\n  file = {inbox}/mbox\n  user = {user}\n",
+            common("mx")
+        );
+        let sender = format!(
+            "{}begin routers\nall:\n  driver = manualroute\n  route_list = * 127.0.0.1::{port}\n  self = send\n  \
+             transport = smtp\nbegin transports\nsmtp:\n  driver = smtp\n",
+            common("sender")
+        );
+        for (name, text) in [("daemon.conf", daemon), ("sender.conf", sender)] {
+            std::fs::write(toy.path(name), text).unwrap();
+        }
+        let mut daemon = Command::new(EXIM);
+        daemon.arg("-C").arg(toy.path("daemon.conf"));
+        daemon.args(["-bdf", "-oP"]).arg(toy.path("exim.pid"));
+        let daemon = daemon.stdin(Stdio::null()).spawn().unwrap();
+        let mail = Self { toy, daemon };
+        wait("a mail server", || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        mail
+    }
+
+    /// The mailbox, as the server has written it.
+    fn mbox(&self) -> String {
+        std::fs::read_to_string(self.toy.path("inbox/mbox")).unwrap_or_default()
+    }
+}
+
+impl Drop for Mail<'_> {
+    fn drop(&mut self) {
+        kill([&mut self.daemon]);
+    }
+}
+
+#[test]
+fn mail_arrives_in_a_mailbox_by_a_real_mail_server() {
+    if !std::path::Path::new(EXIM).exists() {
+        return crate::toy::skip(&"exim4 is missing here");
+    }
+    let toy = toy();
+    let mail = Mail::start(&toy, crate::toy::free_port());
+    let config = format!(
+        "base_url = \"https://tuner.example\"\n[[email]]\nto = [\"ops@example.org\"]\nfrom = \"slackline@example.org\"\n\
+         command = [\"{EXIM}\", \"-C\", \"{}\", \"-t\", \"-i\"]\n",
+        toy.path("sender.conf").display()
+    );
+    let file = toy.path("notify.toml");
+    std::fs::write(&file, config).unwrap();
+    // A drift takes days: what an earlier run of the server did not deliver.
+    let drifted = json!({
+        "number": 1, "event": "drifted", "at": "2026-03-02T12:00:00Z", "experiment": 7, "name": "web",
+        "text": "A drift test has raised an alarm: a new search begins.",
+        "url": "https://tuner.example/experiments/7",
+    });
+    let due = json!({
+        "receiver": "email[0]", "event": drifted, "failures": 0, "due": "2026-03-02T12:00:00Z",
+    });
+    let kept =
+        json!({ "last": 1, "seen": { "experiments": {}, "trouble": null }, "waiting": [due] });
+    std::fs::create_dir(toy.path("state")).unwrap();
+    std::fs::write(toy.path("state/notifications.json"), kept.to_string()).unwrap();
+    let server = Server::start_in(&toy, &[("SLACKLINE_NOTIFY", file.to_str().unwrap())]);
+    let id = server.improved().to_string();
+    server.does(&["promote", &id]).with_code(0);
+    let arrived = |subject: &str| {
+        let subject = format!("\nSubject: Slackline: experiment {subject}\n");
+        wait(&subject, || mail.mbox().contains(&subject));
+    };
+    arrived("1: promoted");
+    server.does(&["rollback", &id]).with_code(0);
+    let mut broken = toy.spec.clone();
+    broken["target"]["start"] = json!(["false"]);
+    server.create_of(&broken);
+    for subject in [
+        "7: drifted",
+        "1: shown",
+        "1: ended",
+        "1: rolled-back",
+        "2: needs-attention",
+    ] {
+        arrived(subject);
+    }
+    let mbox = mail.mbox();
+    let messages: Vec<&str> = mbox.split("\nFrom ").collect();
+    let of = |subject: &str| {
+        let mut found = messages.iter().filter(|message| message.contains(subject));
+        let message = found.next().unwrap();
+        assert_eq!(found.next(), None, "{subject} twice");
+        message.split_once("\n\n").unwrap()
+    };
+    let (head, body) = of("experiment 1: shown");
+    for line in [
+        "To: ops@example.org",
+        "From: slackline@example.org",
+        "Content-Type: text/plain; charset=utf-8",
+    ] {
+        assert!(head.contains(&format!("\n{line}")), "{line}: {head}");
+    }
+    assert!(head.contains("by mx.example.org with esmtp"), "{head}");
+    // Signs beyond ASCII arrive as they are.
+    let sentence = server.get("/experiments/1")["sentence"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words(body).contains(&words(&sentence)),
+        "{sentence}: {body}"
+    );
+    assert!(
+        body.contains("https://tuner.example/experiments/1\n"),
+        "{body}"
+    );
+    let (_, body) = of("experiment 7: drifted");
+    assert!(body.contains("A drift test has raised an alarm"), "{body}");
+    assert_eq!(server.end(), 128 + 15);
 }

@@ -94,6 +94,38 @@ fn a_promotion_that_has_to_wait_says_for_what() {
     server.does(&["stop", &other.to_string()]).with_code(0);
 }
 
+fn page(url: &str, token: &str) -> String {
+    let token = format!("Bearer {token}");
+    let headers = [("authorization", token.as_str()), ("accept", "text/html")];
+    let mut page = answer("GET", url, &headers, "").into_body();
+    page.read_to_string().unwrap()
+}
+
+/// Waits until all that shows an experiment says what keeps the server from its work: two commands
+/// (`asked`) and the pages (`page`).
+pub(crate) fn says_trouble(
+    id: i64,
+    trouble: &str,
+    asked: impl Fn(&[&str]) -> String,
+    page: impl Fn(&str) -> String,
+) {
+    let until = |what: &str, text: &dyn Fn() -> String| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !text().contains(trouble) {
+            assert!(Instant::now() < end, "{what}: {}", text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let id = id.to_string();
+    for arguments in [&["ls"][..], &["show", &id]] {
+        until(arguments[0], &|| asked(arguments));
+    }
+    let own = format!("/experiments/{id}");
+    for path in ["/", &own, "/host", "/promotions"] {
+        until(path, &|| page(path));
+    }
+}
+
 #[test]
 fn a_second_server_waits_for_the_first() {
     let toy = toy();
@@ -117,6 +149,36 @@ fn a_second_server_waits_for_the_first() {
     until("another `slackline serve` uses the store");
     let id = first.create();
     first.wait_for(id, &["done"]);
+    let log = messages();
+    let waits_at = log.split("this one waits at ").nth(1).unwrap();
+    let waits_at = waits_at.split('/').take(3).collect::<Vec<_>>().join("/");
+    let token = first.token("write_token");
+    let trouble = "another `slackline serve` uses the store";
+    says_trouble(
+        id,
+        trouble,
+        |arguments| {
+            let arguments = [&["experiments", "--url", &waits_at], arguments].concat();
+            let mut asked = toy.slackline(&arguments);
+            asked.env("SLACKLINE_TOKEN", &token);
+            Ended::of(asked).with_code(0).stdout
+        },
+        |path| page(&format!("{waits_at}{path}"), &token),
+    );
+    // When it ends, the first one is reached as before; the next one waits, too.
+    assert_eq!(second.end(), 128 + 15);
+    assert_eq!(first.page("/"), address);
+    let listed = first.does(&["ls"]).with_code(0).stdout;
+    assert!(
+        listed.contains("toy") && !listed.contains("TROUBLE"),
+        "{listed}"
+    );
+    let second = Server::start(&toy);
+    let end = Instant::now() + Duration::from_secs(10);
+    while messages().matches("and this one waits at").count() < 2 {
+        assert!(Instant::now() < end, "{}", messages());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     first.kill();
     until("commands reach this server now\n");
     assert_ne!(second.page("/"), address);

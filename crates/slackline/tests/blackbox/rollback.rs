@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::continuous::{attached_once, is_promoted, read, wait_until};
 use crate::serve::{Server, toy};
-use crate::toy::{FIRST, Toy};
+use crate::toy::{Ended, FIRST, Toy};
 
 #[test]
 fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
@@ -436,6 +436,37 @@ fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
     let page = page.header("cookie", &cookie).call().unwrap();
     let page = page.into_body().read_to_string().unwrap();
     assert!(page.contains("line 101"), "{page}");
+}
+
+#[test]
+fn the_end_of_the_output_of_every_measured_service_is_kept() {
+    let mut toy = toy();
+    let script = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo \"line $i with x = {x}\"; done; exec sleep 1000";
+    toy.spec["target"]["start"] = json!(["sh", "-c", script]);
+    toy.spec["target"]["ready"]["command"] = json!(["grep", "-q", "line 300", "{dir}/service.out"]);
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    for number in 1..=6 {
+        let evaluation = server.get(&format!("/experiments/{id}/evaluations/{number}"));
+        assert_eq!(evaluation["outcome"], "completed", "{evaluation}");
+        let output = evaluation["output"].as_str().unwrap();
+        let x = &evaluation["configuration"]["x"];
+        assert!(
+            output.ends_with(&format!("line 300 with x = {x}")),
+            "{output}"
+        );
+        assert_eq!(output.lines().count(), 200, "{output}");
+    }
+    let page = html(&server, &format!("/experiments/{id}/evaluations/1"));
+    assert!(page.contains("line 300 with x = "), "{page}");
+    // Not where it would be read, or written, thousands of times.
+    let export = server.does(&["export", &id.to_string()]).with_code(0);
+    let list = server.get(&format!("/experiments/{id}/evaluations"));
+    assert!(!export.stdout.contains("line 299") && !list.to_string().contains("line 299"));
+    server.end();
+    let report = Ended::of(toy.tune(&["--json", "-"])).with_code(0).stdout;
+    assert!(!report.contains("line 299"), "{report}");
 }
 
 /// Somebody who sends a request with a token.

@@ -1,14 +1,14 @@
 //! `slackline serve` from outside: every verb of the command line, and `kill -9` at any moment.
 
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use crate::continuous::{attached_once, read};
-use crate::toy::{Ended, FIRST, Toy, kill};
+use crate::toy::{Ended, FIRST, Toy, kill, through};
 
 /// A running server, which is killed with the test.
 pub(crate) struct Server<'a> {
@@ -40,7 +40,22 @@ impl<'a> Server<'a> {
         Self::start_as(toy, environment, &["--listen", listen, "--rate", "10000"])
     }
 
-    fn start_as(toy: &'a Toy, environment: &[(&str, &str)], options: &[&str]) -> Self {
+    /// After `ulimit` with these arguments, such as `-n 96`.
+    pub(crate) fn start_limited(toy: &'a Toy, limit: &str) -> Self {
+        let script = format!("ulimit {limit} && exec \"$@\"");
+        let by = ["sh", "-c", script.as_str(), "sh"];
+        let serve = toy.slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "10000"]);
+        Self::start_command(toy, through(&by, &serve))
+    }
+
+    /// With these options.
+    pub(crate) fn start_as(toy: &'a Toy, environment: &[(&str, &str)], options: &[&str]) -> Self {
+        let mut command = toy.slackline(&[&["serve"], options].concat());
+        command.envs(environment.iter().copied());
+        Self::start_command(toy, command)
+    }
+
+    fn start_command(toy: &'a Toy, mut command: Command) -> Self {
         let said = toy.path("state/serve.json");
         let stderr = toy.path("serve.stderr");
         let messages = std::fs::File::options()
@@ -50,9 +65,7 @@ impl<'a> Server<'a> {
             .unwrap();
         let mut server = Self {
             toy,
-            child: toy
-                .slackline(&[&["serve"], options].concat())
-                .envs(environment.iter().copied())
+            child: command
                 .stdout(Stdio::null())
                 .stderr(messages)
                 .spawn()
@@ -155,7 +168,7 @@ impl<'a> Server<'a> {
     }
 
     /// Waits until an evaluation is measured, and returns its number.
-    fn wait_for_evaluation(&self, id: i64) -> u64 {
+    pub(crate) fn wait_for_evaluation(&self, id: i64) -> u64 {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let shown = self.get(&format!("/experiments/{id}"));
@@ -165,6 +178,10 @@ impl<'a> Server<'a> {
             assert!(Instant::now() < end, "nothing is measured: {shown}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn kill(mut self) {
@@ -182,6 +199,38 @@ impl<'a> Server<'a> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         kill([&mut self.child]);
+    }
+}
+
+/// The wall clock of a server, which a test sets; the monotonic one never jumps
+/// (clock_gettime(2)).
+pub(crate) struct FakeClock(String);
+
+impl FakeClock {
+    const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+    pub(crate) fn of(toy: &Toy) -> Option<Self> {
+        if !std::path::Path::new(Self::LIBRARY).exists() {
+            crate::toy::skip(&"libfaketime is missing here");
+            return None;
+        }
+        let clock = Self(toy.path("clock").to_str().unwrap().to_owned());
+        clock.set("+0");
+        Some(clock)
+    }
+
+    pub(crate) fn environment(&self) -> [(&str, &str); 4] {
+        [
+            ("LD_PRELOAD", Self::LIBRARY),
+            ("FAKETIME_TIMESTAMP_FILE", &self.0),
+            ("FAKETIME_NO_CACHE", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ]
+    }
+
+    /// Sets it so far from the right time, such as `-400d`.
+    pub(crate) fn set(&self, offset: &str) {
+        std::fs::write(&self.0, format!("{offset}\n")).unwrap();
     }
 }
 
@@ -556,33 +605,20 @@ fn making_an_experiment_says_which_programs_are_missing() {
 
 #[test]
 fn a_clock_that_jumps_changes_nothing_but_dates() {
-    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
-    if !std::path::Path::new(library).exists() {
-        return crate::toy::skip(&"libfaketime is missing here");
-    }
     let mut toy = toy();
     toy.load_after("sleep 0.05");
-    let clock = toy.path("clock");
-    let set = |offset: &str| std::fs::write(&clock, format!("{offset}\n")).unwrap();
-    set("+0");
-    // Jumps of the clock that is set; the monotonic one never jumps (clock_gettime(2)).
-    let server = Server::start_in(
-        &toy,
-        &[
-            ("LD_PRELOAD", library),
-            ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
-            ("FAKETIME_NO_CACHE", "1"),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ],
-    );
+    let Some(clock) = FakeClock::of(&toy) else {
+        return;
+    };
+    let server = Server::start_in(&toy, &clock.environment());
     let id = server.create();
     server.wait_for_evaluation(id);
-    set("-400d");
+    clock.set("-400d");
     let next = server.wait_for_evaluation(id) + 1;
     while server.wait_for_evaluation(id) <= next {
         std::thread::sleep(Duration::from_millis(5));
     }
-    set("+400d");
+    clock.set("+400d");
     let done = server.wait_for(id, &["done", "failed"]);
     assert_eq!(done["state"], "done", "{done}");
     let evaluations = server.get(&format!("/experiments/{id}/evaluations"));
@@ -692,7 +728,7 @@ fn a_full_disk_is_waited_out() {
     let state = toy.path("state");
     std::fs::create_dir(&state).unwrap();
     let run = |program: &str, arguments: &[&str]| {
-        let status = std::process::Command::new(program)
+        let status = Command::new(program)
             .args(arguments)
             .stderr(Stdio::null())
             .status();
@@ -721,6 +757,15 @@ fn a_full_disk_is_waited_out() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(toy.knob(), FIRST, "everything is restored");
+    if let Some(trouble) = server.get("/status")["trouble"].as_str() {
+        let begin = trouble.split(['"', '\'']).next().unwrap();
+        crate::promises::says_trouble(
+            id,
+            begin,
+            |arguments| server.does(arguments).stdout,
+            |path| crate::rollback::html(&server, path),
+        );
+    }
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     // Where only the undo journal found no room, the experiment has failed and says so.
