@@ -6,7 +6,8 @@ use latency_stats::DriftTest;
 use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
-use crate::report::percent;
+use crate::report::{score_text, significant};
+use crate::spec::ObjectiveSpec;
 
 /// One drift test as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,15 +57,20 @@ pub struct View {
 }
 
 impl View {
-    fn in_words(&self, now: Timestamp, resting: Option<&str>) -> Vec<String> {
+    fn in_words(
+        &self,
+        now: Timestamp,
+        resting: Option<&str>,
+        objective: &ObjectiveSpec,
+    ) -> Vec<String> {
         let state = &self.state;
         let what = match (&state.acting, &state.promoted) {
             (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
             (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
             (None, Some(promoted)) => format!(
-                "promoted {:.0}, {} % when verified",
+                "promoted {:.0}, {} when verified",
                 promoted.since,
-                percent(promoted.gain.exp()),
+                score_text(promoted.gain, objective),
             ),
             (None, None) if state.left.is_empty() => {
                 "the control's configuration is in force".to_owned()
@@ -120,9 +126,9 @@ impl View {
         lines.extend(self.tests.iter().map(|test| {
             let counted = counted(test.rounds, "round");
             format!(
-                "drift of {}: evidence {:.1} after {counted}; an alarm is raised at {}",
+                "drift of {}: evidence {} after {counted}; an alarm is raised at {}",
                 test.series,
-                test.evidence,
+                significant(test.evidence),
                 with_separators(test.threshold)
             )
         }));
@@ -216,7 +222,7 @@ impl Controller {
             time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
             state: self.state.clone(),
         };
-        view.lines = view.in_words(now, resting);
+        view.lines = view.in_words(now, resting, &self.rules.objective);
         view
     }
 }
