@@ -11,7 +11,7 @@ use crate::serve::Server;
 use crate::toy::{FIRST, Toy};
 
 /// Rounds without a pause; whatever is not the control is better, until the file `slow` is there.
-fn toy() -> Toy {
+pub(crate) fn toy() -> Toy {
     let mut toy = Toy::new();
     toy.spec["mode"] = json!("continuous");
     toy.spec["parameters"][0]["low"] = json!(20);
@@ -75,7 +75,7 @@ pub(crate) fn read(toy: &Toy, name: &str) -> String {
 }
 
 /// Waits until the experiment is as it should be.
-fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let shown = server.get(&format!("/experiments/{id}"));
@@ -217,7 +217,7 @@ fn killed_at_any_moment_it_measures_promotes_and_rolls_back_once() {
     toy.assert_as_before(&format!("after {kills} kills"));
 }
 
-fn is_promoted(shown: &Value) -> bool {
+pub(crate) fn is_promoted(shown: &Value) -> bool {
     number(shown, "promotions") > 0
         && !is_acting(shown)
         && shown["promotion"]["is_complete"] == true
