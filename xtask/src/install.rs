@@ -423,12 +423,20 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
 /// The release of axe-core whose rules the pages are held against.
 const AXE: &str = "axe-core@4.10.3";
 
+/// Whether this runs in CI, as CI systems say it.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
+}
+
 /// Fetches axe-core from npm into `target/axe`, where the browser tests look for it. Without it
-/// they say SKIP.
-pub(crate) fn axe(root: &Path) {
+/// they say that they did not check the pages with it; in CI it must be there.
+///
+/// # Errors
+/// It cannot be fetched, and this is CI.
+pub(crate) fn axe(root: &Path, is_ci: bool) -> anyhow::Result<()> {
     let directory = root.join("target/axe");
     if directory.join("node_modules/axe-core/axe.min.js").exists() {
-        return;
+        return Ok(());
     }
     println!(
         "==> install: {AXE} is fetched from npm into {}",
@@ -442,9 +450,20 @@ pub(crate) fn axe(root: &Path) {
         "--no-fund",
         "--prefix",
     ]);
-    if let Err(error) = output_of(npm.arg(&directory).arg(AXE)) {
-        println!("    It cannot be fetched, so nothing checks how the pages read aloud: {error:#}");
+    match output_of(npm.arg(&directory).arg(AXE)) {
+        Ok(_) => Ok(()),
+        Err(error) => without_axe(error, is_ci),
     }
+}
+
+fn without_axe(error: anyhow::Error, is_ci: bool) -> anyhow::Result<()> {
+    if is_ci {
+        return Err(error.context(format!("{AXE} cannot be fetched from npm")));
+    }
+    eprintln!(
+        "warning: {AXE} cannot be fetched, so nothing checks the pages' accessibility: {error:#}"
+    );
+    Ok(())
 }
 
 /// The package on which the kernel of Debian's cloud images depends.
@@ -674,6 +693,12 @@ mod tests {
         assert!(find_program("sh").is_some());
         assert!(find_program("no-such-program-here").is_none());
         assert!(is_present(Present::Program("sh")));
+    }
+
+    #[test]
+    fn without_axe_only_ci_fails() {
+        assert!(without_axe(anyhow::anyhow!("no network"), true).is_err());
+        assert!(without_axe(anyhow::anyhow!("no network"), false).is_ok());
     }
 
     #[test]

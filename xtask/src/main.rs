@@ -128,7 +128,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
             install::install(needs)?;
             if *set == "test" {
                 install::guest_kernel(&root)?;
-                install::axe(&root);
+                install::axe(&root, install::is_ci())?;
             }
             Ok(ExitCode::SUCCESS)
         }

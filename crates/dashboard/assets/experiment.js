@@ -96,11 +96,12 @@ async function experiment(id) {
   await complaining(show());
 }
 
-/** Fills a place now, and whenever the page has been read again. */
-function fill(id, work) {
+/** Fills each place of a kind now, and whenever the page has been read again. */
+function fill(kind, work) {
   const show = () => {
-    const element = document.getElementById(id);
-    if (element) work(element).catch((error) => { element.textContent = error.message; });
+    for (const element of document.querySelectorAll(`.plot[data-chart=${kind}]`)) {
+      work(element).catch((error) => { element.textContent = error.message; });
+    }
   };
   document.addEventListener("refreshed", show);
   dark.addEventListener("change", show);
@@ -109,8 +110,8 @@ function fill(id, work) {
 
 const charts = document.getElementById("charts");
 if (charts) experiment(charts.dataset.experiment);
-fill("plot-blocks", blocks);
-fill("plot-integrals", integrals);
-fill("plot-gain", gain);
-fill("plot-evidence", evidence);
-fill("plot-compare", compared);
+fill("blocks", blocks);
+fill("integrals", integrals);
+fill("gain", gain);
+fill("evidence", evidence);
+fill("compare", compared);

@@ -1,5 +1,4 @@
 // What every page does: buttons and forms that change something, and parts that are read again when something changed.
-"use strict";
 
 const csrf = document.querySelector("meta[name=csrf]").content;
 const complaint = document.getElementById("complaint");
@@ -10,8 +9,11 @@ function complain(text) {
   if (text) complaint.scrollIntoView({ block: "nearest" });
 }
 
+/** A moment in milliseconds since 1970, as the server writes it. */
+export const moment = (at_ms) => `${new Date(at_ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
 /** Asks for a change and returns the answer, or complains and returns nothing. */
-async function change(method, url, body) {
+export async function change(method, url, body) {
   complain("");
   const headers = { "x-slackline-csrf": csrf };
   if (body !== undefined) headers["content-type"] = "application/json";
@@ -59,13 +61,15 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
+  // The label of a second click within the time is no label of its own.
+  const label = (button.dataset.label ??= button.textContent);
   try {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
   } catch {
     button.textContent = "Copying failed";
   }
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  setTimeout(() => { button.textContent = label; }, 2000);
 });
 
 /** Says that a table is wider than its place, and towards which side it goes on. */
@@ -130,7 +134,7 @@ function hear(isThere) {
   if (isThere) heard = new Date();
   const wasAway = !away.hidden;
   away.hidden = isThere;
-  if (!isThere) away.textContent = `The server does not answer. This page is as it was at ${heard.toLocaleTimeString()}; it goes on by itself when the server is back.`;
+  if (!isThere) away.textContent = `The server does not answer. This page shows the state of ${moment(heard)}. It is updated when the server answers again.`;
   return wasAway && isThere;
 }
 

@@ -1,5 +1,5 @@
 // The model over two parameters: a map in colours, with the evaluations on it.
-import { canvas, fitted, ink, mark, pointed, read, unscored, verified } from "./plot.js";
+import { canvas, fitted, ink, mark, pointed, read, setting, unscored, verified } from "./plot.js";
 import { savable } from "./zoom.js";
 
 const parts = (name) => {
@@ -41,8 +41,6 @@ function cell(values, value) {
   if (above <= 0) return above === 0 ? 0 : values.length - 1;
   return above - (values[above] - value) / (values[above] - values[above - 1]);
 }
-
-const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)) : value).toString();
 
 /** A list in the specification's order; numbers as the model gave them. */
 function ordered(pair, points, [x, y]) {
@@ -123,7 +121,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
     const [i, j] = [Math.floor((atX - left) / across), pair.y.length - 1 - Math.floor((atY - top) / up)];
     if (!(i >= 0 && j >= 0 && i < pair.x.length && j < pair.y.length)) return null;
     const feasible = pair.feasible[i][j] < 0.995 ? `, feasible with a probability of ${Math.round(100 * pair.feasible[i][j])} %` : "";
-    return { text: `${nameX} ${short(pair.x[i])}, ${nameY} ${short(pair.y[j])}: ${unit.text(unit.of(pair.mean[i][j]))}${feasible}` };
+    return { text: `${nameX} ${setting(pair.x[i])}, ${nameY} ${setting(pair.y[j])}: ${unit.text(unit.of(pair.mean[i][j]))}${feasible}` };
   });
 }
 
@@ -134,13 +132,13 @@ function frame(context, pair, [nameX, nameY], box) {
   const inner = box.width - box.left - box.right;
   const every = step(pair.x.length, inner, 62);
   pair.x.forEach((value, i) => {
-    if (i % every === 0) context.fillText(fitted(context, short(value), 60), box.left + (i + 0.5) * box.across, box.height - 28);
+    if (i % every === 0) context.fillText(fitted(context, setting(value), 60), box.left + (i + 0.5) * box.across, box.height - 28);
   });
   context.fillText(fitted(context, nameX, inner), box.left + inner / 2, box.height - 8);
   context.textAlign = "right";
   const everyUp = step(pair.y.length, box.height - box.top - box.bottom, 40);
   pair.y.forEach((value, j) => {
-    if (j % everyUp === 0) context.fillText(fitted(context, short(value), box.left - 24), box.left - 8, box.top + 5 + (pair.y.length - 0.5 - j) * box.up);
+    if (j % everyUp === 0) context.fillText(fitted(context, setting(value), box.left - 24), box.left - 8, box.top + 5 + (pair.y.length - 0.5 - j) * box.up);
   });
   context.save();
   context.translate(13, box.top + (box.height - box.top - box.bottom) / 2);
@@ -163,7 +161,7 @@ function bar(context, unit, middle, far, box) {
   context.strokeRect(box.left, box.top, 12, box.height);
   context.fillStyle = ink("--ink");
   context.textAlign = "left";
-  const label = (share) => fitted(context, unit.text(Number(unit.of(middle + share * unit.sign * far).toPrecision(3))), box.room);
+  const label = (share) => fitted(context, unit.text(unit.of(middle + share * unit.sign * far)), box.room);
   context.fillText(label(1), box.left + 16, box.top + 10);
   context.fillText(unit.control === null ? label(0) : "control", box.left + 16, box.top + box.height / 2 + 4);
   context.fillText(label(-1), box.left + 16, box.top + box.height);

@@ -1,5 +1,5 @@
 // A specification is checked while it is typed; its error is shown at its line.
-"use strict";
+import { change } from "./live.js";
 
 const spec = document.getElementById("spec");
 const lines = document.getElementById("lines");

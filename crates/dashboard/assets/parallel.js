@@ -1,26 +1,25 @@
 // Parallel coordinates: a line for each evaluation over every parameter, which ends in its value. Dragging along an axis selects.
-import { canvas, fitted, ink, pointed, scaleOf, unscored } from "./plot.js";
+import { canvas, fitted, ink, pointed, scaleOf, setting, unscored } from "./plot.js";
 import { savable } from "./zoom.js";
-
-const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)) : value).toString();
 
 /** The axes: each has a place between 0 and 1 for every evaluation. */
 function axesOf(points, unit, rows) {
   const axes = Object.keys(points.parameters).map((name) => {
     const scale = scaleOf(points, name);
-    const bent = (value) => (scale.isLog ? Math.log(scale.at(value)) : scale.at(value));
-    const values = points.parameters[name].map(bent);
+    const bent = (at) => (scale.isLog ? Math.log(at) : at);
+    const values = points.parameters[name].map(scale.at);
     const all = scale.words ? scale.words.map((_, index) => index) : values;
-    const [low, high] = [Math.min(...all), Math.max(...all)];
-    const end = (at) => (scale.words ? scale.words[at] : short(scale.isLog ? Math.exp(at) : at));
-    return { name, low: end(low), high: end(high), at: values.map((value) => (value - low) / (high - low || 1)), ticks: scale.words?.map((word, index) => [index / (scale.words.length - 1 || 1), word]) };
+    const ends = [Math.min(...all), Math.max(...all)];
+    const [low, high] = ends.map(bent);
+    const [lowest, highest] = ends.map((at) => (scale.words ? scale.words[at] : setting(at)));
+    return { name, low: lowest, high: highest, at: values.map((at) => (bent(at) - low) / (high - low || 1)), ticks: scale.words?.map((word, index) => [index / (scale.words.length - 1 || 1), word]) };
   });
   const scores = points.score.map(unit.of);
   const known = scores.filter((score) => score !== null);
   const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
   // What has no value is at the bad end.
   const bad = points.goal === "maximise" ? 0 : 1;
-  axes.push({ name: unit.name, low: unit.text(Number(low.toPrecision(3))), high: unit.text(Number(high.toPrecision(3))), at: scores.map((score) => (score === null ? bad : (score - low) / (high - low || 1))) });
+  axes.push({ name: unit.name, low: unit.text(low), high: unit.text(high), at: scores.map((score) => (score === null ? bad : (score - low) / (high - low || 1))) });
   return { axes, rows };
 }
 

@@ -1,5 +1,5 @@
 // The objective over each parameter, and how much each explains.
-import { axis, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf } from "./plot.js";
+import { axis, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf, setting } from "./plot.js";
 
 /** Round numbers between the ends of a logarithmic axis: of each power of ten 1, or 1 and 3, or 1, 2 and 5. */
 function ratios([low, high]) {
@@ -22,7 +22,7 @@ function cut(word, room_px) {
 function acrossAxis(scale, span, name) {
   if (scale.words) return axis(name, { values: (plot, ticks) => ticks.map((tick) => cut(scale.words[tick] ?? "", (plot.width - 70) / scale.words.length)), splits: () => scale.words.map((_, index) => index), filter: (_, ticks) => ticks });
   if (!scale.isLog) return axis(name);
-  return axis(name, { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumSignificantDigits: 2 })), splits: () => ratios(span), filter: (_, ticks) => ticks });
+  return axis(name, { values: (_, ticks) => ticks.map((tick) => setting(Number(tick.toPrecision(2)))), splits: () => ratios(span), filter: (_, ticks) => ticks });
 }
 
 function scatter(element, id, points, unit, name, curve) {
@@ -66,8 +66,7 @@ function scatter(element, id, points, unit, name, curve) {
   }, curve ? [order.map((index) => curved[index]), mean, low, high] : [span, [null, null], [null, null], [null, null]]);
   pointed(element, (left, top) => {
     const it = nearest(plot, marks, left, top);
-    const value = it && (scale.words ? scale.words[it.x] : it.x);
-    return it && { text: `${it.text}, ${name} = ${value}`, href: `/experiments/${id}/evaluations/${it.number}` };
+    return it && { text: `${it.text}, ${name} = ${scale.words ? scale.words[it.x] : setting(it.x)}`, href: `/experiments/${id}/evaluations/${it.number}` };
   });
 }
 

@@ -26,9 +26,18 @@ export function inks() {
 /** Lines that are told apart by colour and by dashes. */
 export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
 
-/** A number to four significant digits, with the sign that people read. */
+/** A number to four significant digits, with the sign that people read: the server's `significant`. */
 export const digits = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4
-  ? value.toExponential(3) : String(Number(value.toPrecision(4)))).replace(/^-/, "−");
+  ? value.toExponential(3).replace("e+", "e") : String(Number(value.toPrecision(4)))).replace(/^-/, "−");
+
+/** A change in per cent, as the tables have it: the server's `percent`. */
+export const signed = (percent) => `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(1)} %`;
+
+/** A number of seconds, as the tables have it: the server's `duration`. */
+export const duration = (s) => (s < 120 ? `${s.toFixed(1)} s` : s < 7200 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`);
+
+/** A parameter's value. A whole number has all its digits: it is what somebody sets. */
+export const setting = (value) => String(typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(4)) : value);
 
 const prefixes = {
   time: [[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
@@ -40,11 +49,12 @@ const prefixes = {
 export function inUnit(unit, most) {
   const per = unit.per === "/s" ? "/s" : "";
   const all = prefixes[unit.kind];
-  const isSmallCount = unit.kind === "count" && Math.abs(most) < 1e4;
+  const isSmallCount = unit.kind === "count" && Math.abs(most) < 9999.5;
   const [one, name] = isSmallCount ? [1, ""] : all.find(([one]) => Math.abs(most) * unit.scale >= one * 0.99995) || all[all.length - 1];
   const label = `${unit.label}${unit.per === "/request" ? " per request" : ""}`;
   const suffix = `${name}${per}`;
-  return { of: (value) => (value === null ? null : (value * unit.scale) / one), suffix, label: suffix ? `${label}, ${suffix}` : label };
+  const text = (value) => `${digits(value)}${name ? " " : ""}${suffix}`;
+  return { of: (value) => (value === null ? null : (value * unit.scale) / one), text, label: suffix ? `${label}, ${suffix}` : label };
 }
 
 /** A metric's name with what it is counted per, as the tables have it. */
@@ -55,11 +65,11 @@ export function scoreReader(points) {
   const sign = points.goal === "maximise" ? -1 : 1;
   if (points.scale === "ratio") {
     const of = (score) => (score === null ? null : (Math.exp(sign * score) - 1) * 100);
-    return { of, label: `${named(points.unit)}, % against control`, short: "% against control", name: named(points.unit), text: (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${digits(Math.abs(value))} %`, control: 0, sign };
+    return { of, label: `${named(points.unit)}, % against control`, short: "% against control", name: named(points.unit), text: signed, control: 0, sign };
   }
   const scores = points.score.filter((score) => score !== null).map(Math.abs);
   const unit = inUnit(points.unit, Math.max(0, ...scores));
-  return { of: (score) => (score === null ? null : unit.of(sign * score)), label: unit.label, short: unit.label, name: named(points.unit), text: (value) => `${digits(value)} ${unit.suffix}`, control: null, sign };
+  return { of: (score) => (score === null ? null : unit.of(sign * score)), label: unit.label, short: unit.label, name: named(points.unit), text: unit.text, control: null, sign };
 }
 
 /** Outcomes of a configuration without a score: they are drawn at the bad edge of a plot. */
@@ -84,7 +94,7 @@ export function range(values, also = []) {
 /** Labels with as many digits as tell ticks that are `step` apart from each other. */
 const labels = (_, ticks, __, ___, step) => {
   const places = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step))));
-  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: places }).replace(/^-/, "−")));
+  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: places, useGrouping: false }).replace(/^-/, "−")));
 };
 
 export const axis = (label, more) => ({
@@ -105,9 +115,6 @@ export const moments = () => axis("Time, UTC", {
   ],
 });
 
-/** A moment in seconds, as the pages write it. */
-export const moment = (at_s) => `${new Date(at_s * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
-
 /** An axis of what is counted. */
 export const counts = (label) => axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] });
 
@@ -125,6 +132,8 @@ const plots = new Map();
 /** Draws into an element, in place of what was there. */
 export function draw(element, options, data) {
   plots.get(element)?.destroy();
+  // There may be a sentence that said why there was no chart.
+  if (!element.firstElementChild) element.textContent = "";
   const width = Math.max(240, element.clientWidth);
   // Without a cursor there is no value, of the horizontal axis either.
   options.series[0].value ??= (_, value) => value ?? "–";

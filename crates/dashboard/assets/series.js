@@ -1,9 +1,10 @@
 // Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
-import { axis, counts, digits, draw, ink, inks, inUnit, inside, legend, lines, mark, moment, moments, parted, pointed, range, read, rule, scoreReader } from "./plot.js";
+import { moment } from "./live.js";
+import { axis, counts, digits, draw, duration, ink, inks, inUnit, inside, legend, lines, mark, moments, parted, pointed, range, read, rule, scoreReader, signed } from "./plot.js";
 
 const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
 /** The values at the cursor, below the plot. */
-const read4 = (suffix = "") => (_, value) => (value === null || value === undefined ? "–" : `${digits(value)}${suffix}`);
+const told = (text = digits) => (_, value) => (value === null || value === undefined ? "–" : text(value));
 
 /** A metric of one side: measured, or counted per request or second. */
 function lookup(side, metric) {
@@ -21,7 +22,7 @@ export async function blocks(element) {
   const value = (side) => evaluation.blocks.map((block) => lookup(block[side], metric));
   const all = [...value("control"), ...value("experiment")].filter((it) => it !== null);
   const unit = inUnit(JSON.parse(element.dataset.unit), Math.max(...all.map(Math.abs)));
-  const look = (label, place) => line(label, place, { points: { show: true, size: 7 }, value: read4(` ${unit.suffix}`) });
+  const look = (label, place) => line(label, place, { points: { show: true, size: 7 }, value: told(unit.text) });
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(unit.label)],
@@ -49,12 +50,11 @@ export async function integrals(element) {
   const unit = inUnit(JSON.parse(element.dataset.unit), Math.max(0, ...all.flatMap((it) => it.values.slice(-1)).map(Math.abs)));
   const longest = Math.max(0, ...all.map((it) => it.values.length));
   if (!longest) { element.textContent = "No run has ended yet."; return; }
-  if (element.textContent && !element.firstElementChild) element.textContent = "";
   const x = Array.from({ length: longest }, (_, index) => index + 1);
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(`Sum of ${unit.label}`)],
-    series: [{ label: "Block", value: read4() }, ...all.map((it) => line(it.name, it.place, { dash: it.dash, width: it.dash.length ? 1.5 : 2.5, value: read4(` ${unit.suffix}`) }))],
+    series: [{ label: "Block", value: told() }, ...all.map((it) => line(it.name, it.place, { dash: it.dash, width: it.dash.length ? 1.5 : 2.5, value: told(unit.text) }))],
   }, [x, ...all.map((it) => x.map((_, index) => unit.of(it.values[index] ?? null)))]);
 }
 
@@ -105,14 +105,14 @@ export function runs(id, points, unit) {
     const lane = Math.round(plot.posToVal(y, "y"));
     const [low, at, high] = [x - 3, x, x + 3].map((place) => plot.posToVal(place, "x"));
     const it = bars.find((bar) => bar.lane === lane && bar.from <= at && bar.to >= at) || bars.find((bar) => bar.lane === lane && bar.from <= high && bar.to >= low);
-    return it && { text: `Evaluation ${it.number}, ${it.outcome}${it.score}, took ${digits(it.to - it.from)} s`, href: `/experiments/${id}/evaluations/${it.number}` };
+    return it && { text: `Evaluation ${it.number}, ${it.outcome}${it.score}, took ${duration(it.to - it.from)}`, href: `/experiments/${id}/evaluations/${it.number}` };
   });
 }
 
 const percent = (log) => (log === null ? null : 100 * Math.expm1(log));
 
 export async function gain(element) {
-  const id = element.dataset.experiment || element.closest("[data-experiment]").dataset.experiment;
+  const id = element.closest("[data-experiment]").dataset.experiment;
   const rounds = await read(`/api/v1/experiments/${id}/rounds`);
   const sign = rounds.goal === "maximise" ? -1 : 1;
   const at = rounds.at_ms.map((ms) => ms / 1000);
@@ -120,7 +120,6 @@ export async function gain(element) {
   // A round before a promotion compares the control with itself: it shows the noise.
   const [mean, low, high] = [end(0), end(-sign), end(sign)];
   if (!at.length) { element.textContent = "No round has ended yet."; return; }
-  if (!element.firstElementChild) element.textContent = "";
   const visible = range([...mean, ...low, ...high], [0]);
   const changes = rounds.entries.filter((entry) => entry.kind === "promoted" || entry.kind === "rollback")
     .map((entry) => ({ at: Date.parse(entry.at) / 1000, isRollback: entry.kind === "rollback", text: `${entry.kind}: ${entry.text}` }));
@@ -135,10 +134,10 @@ export async function gain(element) {
     scales: { x: { time: true, range: () => [span[0] - pad, span[1] + pad] }, y: { range: () => visible } },
     axes: [moments(), axis("% against control")],
     series: [
-      { label: "Round", value: (_, value) => (value === null ? "–" : moment(value)) },
-      { label: "change", stroke: ink("--accent"), width: 2, points: { show: at.length < 200, size: 5 }, value: read4(" %") },
-      { label: "95 % from", stroke: "transparent", points: { show: false }, value: read4(" %") },
-      { label: "to", stroke: "transparent", points: { show: false }, value: read4(" %") },
+      { label: "Round", value: told((at_s) => moment(1000 * at_s)) },
+      { label: "change", stroke: ink("--accent"), width: 2, points: { show: at.length < 200, size: 5 }, value: told(signed) },
+      { label: "95 % from", stroke: "transparent", points: { show: false }, value: told(signed) },
+      { label: "to", stroke: "transparent", points: { show: false }, value: told(signed) },
     ],
     bands: [{ series: [3, 2], fill: ink("--band") }],
     hooks: {
@@ -164,7 +163,6 @@ export async function evidence(element) {
   const { tests } = await read(`/api/v1/experiments/${id}/rounds`);
   const at = [...new Set(tests.flatMap((test) => test.at_ms))].sort((a, b) => a - b);
   if (!at.length) { element.textContent = "No round has been counted yet."; return; }
-  if (!element.firstElementChild) element.textContent = "";
   // Evidence grows by factors, and each test has its own threshold: the alarm is at 1 for all, on a scale of factors.
   const share = (test) => {
     const places = new Map(test.at_ms.map((ms, index) => [ms, Math.max(1e-6, test.evidence[index] / test.threshold)]));
@@ -182,8 +180,8 @@ export async function evidence(element) {
       filter: (_, ticks) => ticks,
     })],
     series: [
-      { label: "Round", value: (_, value) => (value === null ? "–" : moment(value)) },
-      ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: read4(), points: { show: at.length < 60, size: 5 } })),
+      { label: "Round", value: told((at_s) => moment(1000 * at_s)) },
+      ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: told(), points: { show: at.length < 60, size: 5 } })),
     ],
     hooks: { draw: [(plot) => inside(plot, () => rule(plot, 1, false, ink("--bad")))] },
   }, [at.map((ms) => ms / 1000), ...all]);
@@ -213,7 +211,7 @@ export async function compared(element) {
     height: 320,
     scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0, ...ends] : ends) } },
     axes: [counts("Evaluation"), axis(label)],
-    series: [{ label: "Evaluation", value: read4() }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: (_, value) => (value === null ? "–" : it.unit.text(value)) }))],
+    series: [{ label: "Evaluation", value: told() }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: told(it.unit.text) }))],
     hooks: { draw: [(plot) => inside(plot, () => { if (hasRatio) rule(plot, 0, false); })] },
   }, [x, ...all.map((it) => x.map((number) => it.values.get(number) ?? null))]);
 }

@@ -101,18 +101,17 @@ impl Models {
         id: i64,
         work: impl FnOnce(&mut Fitted) -> T,
     ) -> Result<T, Error> {
-        let row = coordinator.store().experiment(id)?;
-        let rows = coordinator.store().evaluations(id, 1)?;
+        let store = coordinator.store();
+        let row = store.experiment(id)?;
         let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = rows.iter().filter(|row| !row.is_running).count();
+        // Counting them costs little beside reading them.
+        let ended = store.tally(id)?.ended;
         let is_fresh = models
             .get(&id)
             .is_some_and(|fitted| fitted.evaluations == ended);
         if !is_fresh {
-            let records = rows
-                .into_iter()
-                .filter(|row| !row.is_running)
-                .map(|row| row.record);
+            let rows = store.evaluations(id, 1)?.into_iter();
+            let records = rows.filter(|row| !row.is_running).map(|row| row.record);
             let taught = records.filter(|record| {
                 record.measurement.is_some()
                     || record.outcome == tuner::evaluation::Outcome::Crashed

@@ -321,36 +321,32 @@ pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
     }
 }
 
-/// A number to four significant digits, without zeros at its end.
+/// A number to four significant digits, without zeros at its end. The scripts of the pages have the
+/// same rule, as `digits`.
 ///
 /// ```
 /// assert_eq!(tuner::report::significant(97.5), "97.5");
 /// assert_eq!(tuner::report::significant(-64.4), "−64.4");
 /// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
+/// assert_eq!(tuner::report::significant(98_765.4), "98770");
 /// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
 /// ```
 #[must_use]
 pub fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return with_minus(value.to_string());
-    }
-    let magnitude = value.abs().log10().floor();
-    if !(-4.0..6.0).contains(&magnitude) {
-        return with_minus(format!("{value:.3e}"));
-    }
-    let wanted = (0..8_u8).find(|decimals| f64::from(*decimals) >= 3.0 - magnitude);
-    let text = format!("{value:.*}", usize::from(wanted.unwrap_or(8)));
-    with_minus(match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+    let size = value.abs();
+    // Of two that are equally near, scripts take the larger one. Sixty digits tell what is exact.
+    let exact = format!("{size:.60e}");
+    let rest = exact.split('e').next().and_then(|digits| digits.get(5..));
+    let is_between = rest.is_some_and(|rest| rest.trim_end_matches('0') == "5");
+    let text = format!("{:.3e}", if is_between { size.next_up() } else { size });
+    let text = match text.parse::<f64>() {
+        _ if size == 0.0 || !size.is_finite() => size.to_string(),
+        Ok(rounded) if (1e-4..1e6).contains(&size) => rounded.to_string(),
+        _ => text,
+    };
+    match value < 0.0 {
+        true => format!("−{text}"),
         false => text,
-    })
-}
-
-/// A number with the sign that people read, not the hyphen.
-pub(crate) fn with_minus(number: String) -> String {
-    match number.strip_prefix('-') {
-        Some(size) => format!("−{size}"),
-        None => number,
     }
 }
 

@@ -6,7 +6,9 @@ use latency_stats::{Interval, mean_interval};
 
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
-use crate::report::{ArmResult, EvaluationRecord, Finding, Report, change, score_text, with_minus};
+use crate::report::{
+    ArmResult, EvaluationRecord, Finding, Report, change, score_text, significant,
+};
 use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
 
 /// What is said of a report, whose objective has this name.
@@ -129,7 +131,7 @@ pub fn guard_change(guard: &GuardResult) -> String {
 
 /// A difference in its own unit: `0`, `+0.02`, `−3.000e-5`.
 fn signed(difference: f64) -> String {
-    let size = plain(difference.abs());
+    let size = significant(difference.abs());
     match size.as_str() {
         "0" => size,
         _ if difference < 0.0 => format!("−{size}"),
@@ -177,21 +179,12 @@ pub fn observed(constraint: &ConstraintResult) -> String {
         Some(interval) if constraint.is_ratio => format!("{text} ({})", change(interval)),
         Some(interval) => format!(
             "{text} ({} [{}, {}])",
-            plain(interval.estimate),
-            plain(interval.low),
-            plain(interval.high)
+            significant(interval.estimate),
+            significant(interval.low),
+            significant(interval.high)
         ),
         None => text.clone(),
     }
-}
-
-/// A value in its own unit.
-fn plain(value: f64) -> String {
-    with_minus(if value == 0.0 || (0.01..1e6).contains(&value.abs()) {
-        format!("{}", (value * 100.0).round() / 100.0)
-    } else {
-        format!("{value:.3e}")
-    })
 }
 
 /// What a better objective was not paid with, and what nobody knows.
@@ -322,7 +315,7 @@ fn broken_by_control(report: &Report) -> Option<String> {
         let is_broken = mean_interval(&excess, confidence).is_ok_and(|it| it.low > 0.0);
         is_broken.then(|| {
             let mean = each.iter().map(|it| it.1).sum::<f64>() / each.len() as f64;
-            format!("{} ({} on average)", constraint.text, plain(mean))
+            format!("{} ({} on average)", constraint.text, significant(mean))
         })
     })
 }
@@ -367,11 +360,5 @@ mod tests {
         assert!(!of(Guard::Memory, 0.98, 1.02).is_slightly_worse());
         assert!(!of(Guard::Throughput, 1.2, 1.5).is_slightly_worse());
         assert!(of(Guard::Throughput, 0.993, 0.998).is_slightly_worse());
-    }
-
-    #[test]
-    fn values_are_short() {
-        let said = [0.0, 12.3456, 1e9, 0.0001].map(plain);
-        assert_eq!(said, ["0", "12.35", "1.000e9", "1.000e-4"]);
     }
 }

@@ -252,6 +252,15 @@ fn nothing_is_watched_while_the_experiment_rests() {
     let resting = first(Some("failed"));
     let ends = "when verified, and not watched: the experiment is failed; 0 rounds so far";
     assert!(resting.ends_with(ends), "{resting}");
+    // What is to be maximised has become more.
+    for (goal, change) in [("minimise", "−9.5 %"), ("maximise", "+10.5 %")] {
+        let text = format!(r#"metric = "cpu_s_per_request", goal = "{goal}""#);
+        let text = SPEC.replace(r#"metric = "cpu_s_per_request""#, &text);
+        let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+        let first = after(&spec, &[]).0.view(BEGIN, None).lines[0].clone();
+        let says = format!(", {change} when verified");
+        assert!(first.contains(&says), "{first}");
+    }
     let (mut controller, _) = after(&spec, &[]);
     controller.rolled_back_by_hand(BEGIN, &Changed::default());
     let view = controller.view(BEGIN, Some("paused"));

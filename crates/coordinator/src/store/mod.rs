@@ -31,7 +31,7 @@ pub(crate) use creation::Elsewhere;
 pub use creation::{NewExperiment, Once};
 pub use database::Location;
 use database::{Cell, Database};
-pub use evaluations::{EvaluationRow, Running, Tally};
+pub use evaluations::{EvaluationRow, Point, Running, Tally};
 pub(crate) use experiments::unfinished;
 pub use experiments::{ExperimentRow, Promotion, State, Summary, Wish};
 use tuner::spec::Masks;

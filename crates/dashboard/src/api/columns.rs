@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
-use coordinator::store::{EvaluationRow, ExperimentRow};
+use coordinator::store::{ExperimentRow, Point};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
@@ -50,15 +50,12 @@ pub(crate) struct Points {
     unit: Unit,
 }
 
-fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Error> {
+fn points_of(row: &ExperimentRow, ended: &[Point]) -> Result<Points, Error> {
     let objective = row.spec.objective.clone();
     let objective =
         objective.ok_or_else(|| Error::Invalid("the specification has no objective".into()))?;
-    let ended: Vec<&EvaluationRow> = rows.iter().filter(|row| !row.is_running).collect();
-    let measured = |of: fn(&tuner::evaluation::Measurement) -> f64| {
-        let each = ended
-            .iter()
-            .map(|row| row.record.measurement.as_ref().map(of));
+    let measured = |of: fn((f64, f64)) -> f64| {
+        let each = ended.iter().map(|it| it.score.map(of));
         each.map(|value| value.map(|value| (value * 1e7).round() / 1e7))
             .collect()
     };
@@ -80,22 +77,19 @@ fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Erro
         scale: objective.scale,
         goal: objective.goal,
         control: row.report.control.clone(),
-        number: ended.iter().map(|row| row.record.number).collect(),
-        outcome: ended
-            .iter()
-            .map(|row| row.record.outcome.to_string())
-            .collect(),
-        score: measured(|measurement| measurement.score),
-        score_se: measured(|measurement| measurement.score_variance.max(0.0).sqrt()),
-        began_ms: ended.iter().map(|row| row.started_ms).collect(),
+        number: ended.iter().map(|it| it.number).collect(),
+        outcome: ended.iter().map(|it| it.outcome.clone()).collect(),
+        score: measured(|(score, _)| score),
+        score_se: measured(|(_, variance)| variance.max(0.0).sqrt()),
+        began_ms: ended.iter().map(|it| it.started_ms).collect(),
         took_s: ended
             .iter()
-            .map(|row| (row.record.duration_s * 1e3).round() / 1e3)
+            .map(|it| (it.duration_s * 1e3).round() / 1e3)
             .collect(),
-        host: ended.iter().map(|row| row.record.host.clone()).collect(),
+        host: ended.iter().map(|it| it.host.clone()).collect(),
         parameters: names
             .map(|name| {
-                let value = |row: &&EvaluationRow| json!(row.record.configuration.get(name));
+                let value = |it: &Point| it.configuration.get(name).cloned().unwrap_or_default();
                 (name.clone(), ended.iter().map(value).collect())
             })
             .collect(),
@@ -105,8 +99,8 @@ fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Erro
 pub(crate) async fn points(State(app): Here, Path(id): Path<String>) -> Reply<Points> {
     let id = super::id(&id)?;
     blocking(move || {
-        let row = app.coordinator.store().experiment(id)?;
-        points_of(&row, &app.coordinator.store().evaluations(id, 1)?)
+        let store = app.coordinator.store();
+        points_of(&store.experiment(id)?, &store.points(id)?)
     })
     .await
     .map(Json)

@@ -6,18 +6,19 @@ use axum::extract::State;
 use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::Summary;
-use tuner::report::percent;
+use tuner::report::score_text;
 use tuner::spec::Mode;
 
 use super::history::{is_in_entries, who_rolled_back};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, page};
+use super::{Here, Reader, Who, answer, objective, page};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
 use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
+use crate::units::Unit;
 
 /// A promotion in force.
 struct InForce {
@@ -26,6 +27,7 @@ struct InForce {
     by: String,
     changed: Vec<String>,
     verdict: Option<Verdict>,
+    objective: String,
     /// The gain when it was verified, of a continuous experiment.
     gain: String,
     is_complete: bool,
@@ -131,8 +133,9 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
                 (false, _) => "a user".into(),
             },
             changed: promotion.changed.clone(),
+            objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
             verdict: Verdict::of(&row),
-            gain: promoted.map_or_else(String::new, |it| format!("{} %", percent(it.gain.exp()))),
+            gain: promoted.map_or_else(String::new, |it| score_text(it.gain, &objective(&row))),
             is_complete: promotion.is_complete,
             is_always_on,
             may_promote: coordinator.would_promote(id)?,

@@ -13,6 +13,7 @@ mod agent;
 mod api;
 mod ask_tell;
 mod browser;
+mod browser_charts;
 mod browser_pages;
 mod cluster;
 mod command_line;

@@ -82,17 +82,32 @@ impl Browser {
         self.screen(width, 1000);
         let scheme = if is_dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        let command =
-            json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
-        self.ask("POST", "/goog/cdp/execute", &command).unwrap();
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            json!({ "features": features }),
+        );
+    }
+
+    /// What a command of the Chrome DevTools Protocol answers.
+    fn devtools(&self, command: &str, params: Value) -> Value {
+        let body = json!({ "cmd": command, "params": params });
+        self.ask("POST", "/goog/cdp/execute", &body).unwrap()
+    }
+
+    /// How long the page's main thread has worked so far, in seconds.
+    pub(crate) fn worked_s(&self) -> f64 {
+        self.devtools("Performance.enable", json!({}));
+        let metrics = self.devtools("Performance.getMetrics", json!({}));
+        let mut metrics = metrics["metrics"].as_array().unwrap().iter();
+        let found = metrics.find(|it| it["name"] == "TaskDuration").unwrap();
+        found["value"].as_f64().unwrap()
     }
 
     /// A screen of that size.
     fn screen(&self, width: u32, height: u64) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        let command = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": metrics });
-        self.ask("POST", "/goog/cdp/execute", &command).unwrap();
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics);
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
@@ -173,6 +188,25 @@ impl Browser {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Drags the mouse from one place of an element to another: shares of its width and height. A
+    /// drag to where it began is a click.
+    pub(crate) fn drag(&self, selector: &str, from: [f64; 2], to: [f64; 2]) {
+        let at = self.run(&format!(
+            "const it = document.querySelector({}); it.scrollIntoView({{ block: 'center' }}); const box = \
+             it.getBoundingClientRect(); return {}.map(([x, y]) => [box.left + x * box.width, box.top + y * \
+             box.height].map(Math.round))",
+            json!(selector),
+            json!([from, to])
+        ));
+        let moved = |at: &Value| json!({ "type": "pointerMove", "origin": "viewport", "duration": 50, "x": at[0], "y": at[1] });
+        let button = |it: &str| json!({ "type": it, "button": 0 });
+        let mouse = json!({ "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": [
+            moved(&at[0]), button("pointerDown"), moved(&at[1]), button("pointerUp"),
+        ] });
+        let body = json!({ "actions": [mouse] });
+        self.ask("POST", "/actions", &body).unwrap();
     }
 
     /// Puts text into a field, as typing does.

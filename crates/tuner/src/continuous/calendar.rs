@@ -117,9 +117,16 @@ pub(super) fn day_start(now: Timestamp, time_zone: &TimeZone) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec};
 
     fn rules(hours: &[&str], zone: &str) -> Rules {
         Rules {
+            objective: ObjectiveSpec {
+                metric: "latency_p99_us".into(),
+                goal: Goal::Minimise,
+                std_weight: 0.0,
+                scale: ObjectiveScale::Ratio,
+            },
             round_every_s: 900.0,
             metrics: Vec::new(),
             seasons: 8,

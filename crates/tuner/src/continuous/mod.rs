@@ -53,8 +53,8 @@ pub use view::{Evidence, TestValue, View};
 
 use crate::ledger::Drift;
 use crate::live::Changed;
-use crate::report::percent;
-use crate::spec::AlertSpec;
+use crate::report::{score_text, significant};
+use crate::spec::{AlertSpec, ObjectiveSpec};
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but
 /// until the next round at most.
@@ -83,6 +83,8 @@ pub const GAIN: &str = "gain";
 /// What a specification says of `mode = "continuous"`.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    /// What a gain is a change of.
+    pub objective: ObjectiveSpec,
     /// Seconds between the beginnings of two rounds.
     pub round_every_s: f64,
     /// Metrics of the control that tell the workload.
@@ -603,7 +605,10 @@ impl Controller {
             let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
             let change = mean(recent) - mean(before);
             sd = change.abs();
-            text = format!("the gain has changed by {} %", percent(change.exp()));
+            text = format!(
+                "the gain has changed by {}",
+                score_text(change, &self.rules.objective)
+            );
             let is_loss = mean_interval(recent, 0.95).is_ok_and(|interval| interval.low > 0.0);
             if is_loss {
                 self.roll_back(now, "it has become worse than the control".into());
@@ -614,8 +619,9 @@ impl Controller {
             now,
             "drift",
             format!(
-                "{text} (evidence {evidence:.0}, alarm at {:.0})",
-                self.rules.run_length
+                "{text} (evidence {}, alarm at {})",
+                significant(evidence),
+                significant(self.rules.run_length)
             ),
         );
         self.state.alarms += 1;
@@ -725,9 +731,9 @@ impl Controller {
         };
         match (acting, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
-                let gain = percent(candidate.gain.exp());
+                let gain = score_text(candidate.gain, &self.rules.objective);
                 let done = changed.done.join(", ");
-                self.say(now, "promoted", format!("{done} ({gain} % when verified)"));
+                self.say(now, "promoted", format!("{done} ({gain} when verified)"));
                 self.state.left.clear();
                 self.state.promotions += 1;
                 self.state.search_again = None;

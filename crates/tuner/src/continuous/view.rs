@@ -6,7 +6,8 @@ use latency_stats::DriftTest;
 use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
-use crate::report::percent;
+use crate::report::{score_text, significant};
+use crate::spec::ObjectiveSpec;
 
 /// One drift test as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,15 +57,20 @@ pub struct View {
 }
 
 impl View {
-    fn in_words(&self, now: Timestamp, resting: Option<&str>) -> Vec<String> {
+    fn in_words(
+        &self,
+        now: Timestamp,
+        resting: Option<&str>,
+        objective: &ObjectiveSpec,
+    ) -> Vec<String> {
         let state = &self.state;
         let what = match (&state.acting, &state.promoted) {
             (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
             (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
             (None, Some(promoted)) => format!(
-                "promoted {:.0}, {} % when verified",
+                "promoted {:.0}, {} when verified",
                 promoted.since,
-                percent(promoted.gain.exp()),
+                score_text(promoted.gain, objective),
             ),
             (None, None) if state.left.is_empty() => "nothing is promoted".to_owned(),
             (None, None) => format!(
@@ -208,7 +214,7 @@ impl Controller {
             time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
             state: self.state.clone(),
         };
-        view.lines = view.in_words(now, resting);
+        view.lines = view.in_words(now, resting, &self.rules.objective);
         view
     }
 }

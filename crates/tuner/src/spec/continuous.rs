@@ -219,6 +219,7 @@ pub(super) fn check_continuous(
         false => given.metrics,
     };
     Ok(Some(Rules {
+        objective: objective.clone(),
         round_every_s,
         // Every series has its share of the false alarms.
         run_length: (metrics.len() + 1) as f64 * DAY_S / round_every_s / given.false_alarms_per_day,
