@@ -67,7 +67,7 @@ export async function map(id, points, unit) {
   const found = await read(`/api/v1/experiments/${id}/model/pair?x=${x}&y=${y}`);
   // What was drawn before stays until there is something newer: a live page never shows an empty map.
   if (mine !== asked) return;
-  if (!found.mean.length) { nothing("Nothing has been measured yet, so there is no model."); return; }
+  if (!found.mean.length) { nothing("No evaluation has a value, so there is no model."); return; }
   element.hidden = false;
   paint(id, element, caption, ordered(found, points, names), points, unit, names);
 }

@@ -110,7 +110,7 @@ export function importance(model) {
   body.textContent = "";
   document.getElementById("importance").hidden = !model.importance.length;
   if (!model.importance.length) {
-    note.textContent = "Nothing has been measured yet, so there is no model.";
+    note.textContent = "No evaluation has a value, so there is no model.";
     return;
   }
   const some = model.used < model.of ? ` of ${model.of} evaluations, spread evenly over the scores` : " evaluations";

@@ -272,6 +272,13 @@ pub(crate) async fn admit(
             Err(wait) => limits::too_many(wait),
         };
     }
+    // A proxy may heed one of two, and we the other.
+    for name in [HOST, AUTHORIZATION] {
+        if request.headers().get_all(&name).iter().count() > 1 {
+            let why = format!("the request has more than one header `{name}`");
+            return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
+        }
+    }
     if !app.access.is_ours(&origin.host) {
         let name = crate::web::without_port(&origin.host);
         let why = format!(

@@ -537,11 +537,18 @@ pub(crate) async fn verify(State(app): Here, Path(id): Path<String>) -> Reply<Sh
     act(app, &id, Coordinator::verify).await
 }
 
-pub(crate) async fn promote(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, |coordinator, id| {
-        coordinator.promote(id).map(drop)
-    })
-    .await
+/// What was changed is in the audit log.
+pub(crate) async fn promote(
+    State(app): Here,
+    Path(id): Path<String>,
+) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
+    let id = self::id(&id)?;
+    let promoted = blocking(move || {
+        let promotion = app.coordinator.promote(id)?;
+        Ok((promotion.changed, shown(&app.coordinator, id)?))
+    });
+    let (changed, shown) = promoted.await?;
+    Ok((Extension(Detail(changed.join("; "))), Json(shown)))
 }
 
 /// An experiment after its rollback.

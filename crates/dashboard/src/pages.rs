@@ -93,6 +93,8 @@ pub(crate) fn refused(refusal: &Refusal, visitor: Option<&Visitor>) -> Response 
         title: match refusal.status() {
             StatusCode::NOT_FOUND => "Not found",
             StatusCode::BAD_REQUEST => "Wrong address",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "Not allowed",
+            StatusCode::TOO_MANY_REQUESTS => "Too many requests",
             _ => "Not possible",
         },
         text: refusal.text(),

@@ -37,6 +37,18 @@ impl Kind {
             Self::NeedsAttention => "needs-attention",
         }
     }
+
+    /// The end of a sentence about an experiment.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Ended => "has ended",
+            Self::Shown => "has shown an improvement",
+            Self::Promoted => "was promoted",
+            Self::RolledBack => "was rolled back",
+            Self::Drifted => "has drifted",
+            Self::NeedsAttention => "needs attention",
+        }
+    }
 }
 
 /// Something to tell.

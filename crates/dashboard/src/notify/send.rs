@@ -186,8 +186,8 @@ fn post(url: &Url, secret: Option<&Secret>, event: &Event) -> Result<(), String>
 fn message(to: &[String], from: Option<&str>, event: &Event) -> String {
     let from = from.map_or_else(String::new, |from| format!("From: {from}\r\n"));
     let subject = match event.experiment {
-        Some(id) => format!("Slackline: experiment {id}: {}", event.event.name()),
-        None => format!("Slackline: {}", event.event.name()),
+        Some(id) => format!("Slackline: experiment {id} {}", event.event.words()),
+        None => format!("Slackline {}", event.event.words()),
     };
     let date = event.at.strftime("%a, %d %b %Y %H:%M:%S +0000");
     let line = |text: &str| wrapped(&text.replace(|it: char| it.is_control(), " "));
@@ -288,7 +288,7 @@ mod tests {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(!head.contains("Bcc"), "{head}");
         assert!(
-            head.contains("Subject: Slackline: experiment 3: shown"),
+            head.contains("Subject: Slackline: experiment 3 has shown an improvement"),
             "{head}"
         );
         assert!(

@@ -701,3 +701,36 @@ fn on_a_terminal_the_address_has_the_token() {
     }
     terminal.wait().unwrap();
 }
+
+/// A proxy may heed one of two headers, and the server the other.
+#[test]
+fn a_header_that_stands_twice_is_refused() {
+    use std::io::{Read as _, Write as _};
+    let toy = toy();
+    let server = Server::start(&toy);
+    let address = server.page("");
+    let address = address.trim_start_matches("http://").trim_end_matches('/');
+    let (read, write) = (server.token("read_token"), server.token("write_token"));
+    let answer = |headers: &[String]| {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        let headers = headers.join("\r\n");
+        let request =
+            format!("GET /api/v1/status HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let host = format!("Host: {address}");
+    let bearer = |token: &str| format!("Authorization: Bearer {token}");
+    let right = answer(&[host.clone(), bearer(&read)]);
+    assert!(right.starts_with("HTTP/1.1 200"), "{right}");
+    for headers in [
+        vec![host.clone(), "Host: evil.example".to_owned(), bearer(&read)],
+        vec![host, bearer(&write), bearer(&read)],
+    ] {
+        let refused = answer(&headers);
+        assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+        assert!(refused.contains("more than one header"), "{refused}");
+    }
+}

@@ -87,11 +87,11 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
     server.does(&["promote", &id.to_string()]).with_code(0);
     let mailed = || std::fs::read_to_string(&mail).unwrap_or_default();
     wait("a mail", || {
-        mailed().contains("Subject: Slackline: experiment 1: promoted\r\n")
+        mailed().contains("Subject: Slackline: experiment 1 was promoted\r\n")
     });
     server.does(&["rollback", &id.to_string()]).with_code(0);
     wait("another mail", || {
-        mailed().contains("Subject: Slackline: experiment 1: rolled-back\r\n")
+        mailed().contains("Subject: Slackline: experiment 1 was rolled back\r\n")
     });
     assert!(
         mailed().contains("https://tuner.example/experiments/1\r\n"),
@@ -251,17 +251,17 @@ fn mail_arrives_in_a_mailbox_by_a_real_mail_server() {
         let subject = format!("\nSubject: Slackline: experiment {subject}\n");
         wait(&subject, || mail.mbox().contains(&subject));
     };
-    arrived("1: promoted");
+    arrived("1 was promoted");
     server.does(&["rollback", &id]).with_code(0);
     let mut broken = toy.spec.clone();
     broken["target"]["start"] = json!(["false"]);
     server.create_of(&broken);
     for subject in [
-        "7: drifted",
-        "1: shown",
-        "1: ended",
-        "1: rolled-back",
-        "2: needs-attention",
+        "7 has drifted",
+        "1 has shown an improvement",
+        "1 has ended",
+        "1 was rolled back",
+        "2 needs attention",
     ] {
         arrived(subject);
     }
@@ -273,7 +273,7 @@ fn mail_arrives_in_a_mailbox_by_a_real_mail_server() {
         assert_eq!(found.next(), None, "{subject} twice");
         message.split_once("\n\n").unwrap()
     };
-    let (head, body) = of("experiment 1: shown");
+    let (head, body) = of("experiment 1 has shown");
     for line in [
         "To: ops@example.org",
         "From: slackline@example.org",

@@ -142,7 +142,9 @@ fn a_second_server_waits_for_the_first() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    until("commands reach that one, and this one waits at http://127.0.0.1:");
+    until(
+        "commands reach that one. This server waits until the other one ends, then takes over at http://127.0.0.1:",
+    );
     // It says where it serves when it does.
     let served = || messages().matches("(the tokens are in ").count();
     assert_eq!(served(), 1, "{}", messages());

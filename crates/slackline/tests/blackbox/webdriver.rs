@@ -94,9 +94,9 @@ impl Browser {
         self.ask("POST", "/goog/cdp/execute", &body).unwrap()
     }
 
-    /// How long the page's main thread has worked so far, in seconds.
+    /// CPU time of the page's main thread in its tasks so far, in seconds.
     pub(crate) fn worked_s(&self) -> f64 {
-        self.devtools("Performance.enable", json!({}));
+        self.devtools("Performance.enable", json!({ "timeDomain": "threadTicks" }));
         let metrics = self.devtools("Performance.getMetrics", json!({}));
         let mut metrics = metrics["metrics"].as_array().unwrap().iter();
         let found = metrics.find(|it| it["name"] == "TaskDuration").unwrap();

@@ -6,7 +6,7 @@ use latency_stats::DriftTest;
 use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
-use crate::report::{score_text, significant};
+use crate::report::score_text;
 use crate::spec::ObjectiveSpec;
 
 /// One drift test as it stands.
