@@ -296,7 +296,7 @@ fn mail_arrives_in_a_mailbox_by_a_real_mail_server() {
         body.contains("https://tuner.example/experiments/1\n"),
         "{body}"
     );
-    let (_, body) = of("experiment 7: drifted");
+    let (_, body) = of("experiment 7 has drifted");
     assert!(body.contains("A drift test has raised an alarm"), "{body}");
     assert_eq!(server.end(), 128 + 15);
 }

@@ -152,8 +152,8 @@ fn a_second_server_waits_for_the_first() {
     let id = first.create();
     first.wait_for(id, &["done"]);
     let log = messages();
-    let waits_at = log.split("this one waits at ").nth(1).unwrap();
-    let waits_at = waits_at.split('/').take(3).collect::<Vec<_>>().join("/");
+    let waits_at = log.split("then takes over at ").nth(1).unwrap();
+    let waits_at = waits_at.split("/").take(3).collect::<Vec<_>>().join("/");
     let token = first.token("write_token");
     let trouble = "another `slackline serve` uses the store";
     says_trouble(
@@ -177,7 +177,7 @@ fn a_second_server_waits_for_the_first() {
     );
     let second = Server::start(&toy);
     let end = Instant::now() + Duration::from_secs(10);
-    while messages().matches("and this one waits at").count() < 2 {
+    while messages().matches("then takes over at").count() < 2 {
         assert!(Instant::now() < end, "{}", messages());
         std::thread::sleep(Duration::from_millis(20));
     }
