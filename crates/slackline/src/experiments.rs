@@ -1,6 +1,6 @@
 //! `slackline experiments`: the verbs of a running `slackline serve`, on the command line.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
 use coordinator::store::State;
@@ -10,162 +10,10 @@ use serde_json::{Value, json};
 
 use crate::{Done, message, print, table};
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Server address; by default, the server of the state directory. With this option, set the
-    /// token in SLACKLINE_TOKEN.
-    #[arg(long, global = true, env = "SLACKLINE_URL")]
-    url: Option<String>,
-    #[command(subcommand)]
-    verb: Verb,
-}
+mod verbs;
 
-#[derive(clap::Subcommand)]
-enum Verb {
-    /// Every experiment, newest first.
-    Ls {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-        /// Print the list again every two seconds, until Ctrl-C.
-        #[arg(long)]
-        watch: bool,
-        /// List only experiments in this state.
-        #[arg(long, value_name = "STATE", value_parser = ["queued", "running", "paused", "done", "stopped", "failed"])]
-        state: Option<String>,
-        /// How many to list at most.
-        #[arg(long, value_name = "N")]
-        limit: Option<std::num::NonZeroUsize>,
-    },
-    /// One experiment.
-    Show {
-        /// The experiment's number.
-        id: i64,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Create an experiment from a specification and put it in the queue; prints the experiment's
-    /// number.
-    Create {
-        /// The specification (TOML, or JSON with the ending .json).
-        spec: PathBuf,
-    },
-    /// Pause an experiment after its current evaluation.
-    Pause {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on
-    /// where it was.
-    Resume {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Stop an experiment now, without asking. The evaluation that is being measured is killed.
-    Stop {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Stop searching, and verify the best configurations so far on fresh runs.
-    Verify {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Put an experiment's verified winner in force on the host, without asking.
-    Promote {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Pause the queue: no search or verification begins. The evaluation that is being measured
-    /// runs to its end. A continuous experiment still watches what it has promoted.
-    PauseQueue,
-    /// Resume the queue.
-    ResumeQueue,
-    /// Undo the promotion: each file becomes as it was before the promotion, and each knob gets the
-    /// control's value. The evaluation that is being measured is interrupted. Exit code 4: not
-    /// everything could be restored.
-    Rollback {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Forget what a rollback could not restore: it stays as it is, and the experiment can be
-    /// deleted. Without --yes, only print what that is (exit code 1).
-    ForgetRest {
-        /// The experiment's number.
-        id: i64,
-        /// Really forget it.
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Delete an experiment with all its measurements, without asking.
-    Delete {
-        /// The experiment's number.
-        id: i64,
-    },
-    /// Kill one evaluation that is being measured; the experiment goes on.
-    Kill {
-        /// The experiment's number.
-        id: i64,
-        /// The evaluation's number.
-        evaluation: usize,
-    },
-    /// Measure this configuration before the search's next proposal. If the experiment is paused or
-    /// has ended, resume it.
-    Enqueue {
-        /// The experiment's number.
-        id: i64,
-        /// Parameters that differ from the control's, such as `threads=8 cache=on`.
-        #[arg(required = true, value_name = "PARAMETER=VALUE")]
-        values: Vec<String>,
-    },
-    /// Set the total number of evaluations, and the time limit if you wish.
-    Budget {
-        /// The experiment's number.
-        id: i64,
-        /// Total number of evaluations, failed ones included.
-        #[arg(long, value_name = "N")]
-        evaluations: usize,
-        /// Minutes of measuring. Without this option, the present limit stays.
-        #[arg(long, value_name = "MINUTES")]
-        wall_time_min: Option<f64>,
-        /// Remove the limit in minutes.
-        #[arg(long, conflicts_with = "wall_time_min")]
-        no_wall_time: bool,
-    },
-    /// Write a note on an experiment, or on one of its evaluations.
-    Note {
-        /// The experiment's number.
-        id: i64,
-        /// The evaluation's number.
-        #[arg(long, value_name = "N")]
-        evaluation: Option<usize>,
-        /// The note. An empty text takes the note away.
-        text: String,
-    },
-    /// Create an experiment that starts from this one's measurements; prints the new experiment's
-    /// number.
-    Fork {
-        /// The experiment's number.
-        id: i64,
-        /// Another specification with the same objective.
-        spec: Option<PathBuf>,
-    },
-    /// Print the whole report, or the evaluations as a table. Redirect Parquet to a file.
-    Export {
-        /// The experiment's number.
-        id: i64,
-        /// The whole report as JSON, or the evaluations as CSV or Parquet.
-        #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"])]
-        format: String,
-    },
-    /// Import a report written by `tune --json` or `experiments export`; prints the new
-    /// experiment's number.
-    Import {
-        /// The report (JSON).
-        report: PathBuf,
-    },
-}
+pub(crate) use verbs::Arguments;
+use verbs::Verb;
 
 /// What is said where the server's answer cannot be read.
 const NOT_JSON: &str = "the server answered with something else than JSON";

@@ -72,7 +72,7 @@ fn request(
     Ok(())
 }
 
-/// What a client has written: by slot, the version that is promised, and the one that it wrote last.
+/// What a client has written: by slot, the version that is promised, and the one written last.
 struct Ledger {
     promised: Vec<u64>,
     written: Vec<u64>,
