@@ -118,7 +118,7 @@ fn sum(export: &Export, pick: Pick) -> u64 {
 
 fn merged(export: &Export, pick: PickHistogram) -> Snapshot {
     let mut all = Snapshot::default();
-    for stats in &export.stats {
+    for stats in export.stats.iter() {
         all.merge(&pick(stats).snapshot());
     }
     all

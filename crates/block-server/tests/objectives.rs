@@ -123,7 +123,7 @@ fn what_cannot_be_promised_is_refused_with_its_line() {
     let error = open(&OBJECTIVE.replace("2000", "20000")).unwrap_err();
     assert!(
         error.starts_with(
-            "b.toml:6: tenant.export: \"critical\" is refused: the tenant needs 2,000,000 tokens/s"
+            "b.toml:9: tenant.objective: \"critical\" is refused: the tenant needs 2,000,000 tokens/s"
         ),
         "{error}"
     );
