@@ -89,9 +89,16 @@ pub struct DeviceSpec {
     /// What the device is made of.
     pub backing: Backing,
     /// A file that says what the device can do, for tenants with objectives.
-    pub calibration: Option<PathBuf>,
+    pub calibration: Option<NamedFile>,
     /// Where the device stands in the file.
     pub place: Place,
+}
+
+impl DeviceSpec {
+    /// The file that says what the device can do.
+    pub fn calibration_path(&self) -> Option<&Path> {
+        self.calibration.as_ref().map(|file| file.path.as_path())
+    }
 }
 
 /// A tenant: a range of a device under a name.
@@ -231,7 +238,7 @@ struct RawDevice {
     direct: Option<bool>,
     memory: Option<Spanned<String>>,
     simulated: Option<Spanned<String>>,
-    calibration: Option<PathBuf>,
+    calibration: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -441,7 +448,10 @@ impl Reader<'_> {
         Ok(DeviceSpec {
             name,
             backing,
-            calibration: raw.calibration.clone(),
+            calibration: raw.calibration.as_ref().map(|path| NamedFile {
+                path: path.as_ref().clone(),
+                place: self.place(path, "device.calibration"),
+            }),
             place,
         })
     }
@@ -488,7 +498,7 @@ impl Reader<'_> {
         let export = raw.export.as_ref();
         let place = self.place(&raw.export, "tenant.export");
         if export.is_empty() || export.len() > crate::nbd::STRING_MAX_BYTES {
-            return Err(place.error("an export's name has 1 to 4096 bytes"));
+            return Err(place.error("an export's name has 1 to 4,096 bytes"));
         }
         if export.chars().any(char::is_control) {
             return Err(place.error("an export's name has no control characters"));

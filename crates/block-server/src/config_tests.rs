@@ -46,6 +46,20 @@ fn a_whole_configuration_is_read() {
     assert!(!inside("11.0.0.1") && !inside("::2"));
 }
 
+/// What people copy is right.
+#[test]
+fn the_samples_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let sample = Config::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
+    assert_eq!(sample.tenants.len(), 2);
+    let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
+    let block = manual.split("```toml\n").nth(1).unwrap();
+    let sample = parse(block.split("```").next().unwrap()).unwrap();
+    // The manual's commands for clients connect from this host.
+    let near = Client::at(Some(sample.listen[0].ip()));
+    assert!(sample.tenants[0].allow.admits(near));
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
     let cases = [

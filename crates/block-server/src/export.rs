@@ -11,7 +11,7 @@ use qos::{Admission, Objective, TenantSpec};
 use crate::allow::{Allow, Client};
 use crate::config::{self, Backing, Config, ConfigError};
 use crate::creation::to_make;
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, model_of};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
 
@@ -134,7 +134,7 @@ fn open_devices(
         let known = old.iter().map(|export| &export.device).find(|device| {
             device.name == spec.name
                 && device.backing == spec.backing
-                && device.calibration == spec.calibration
+                && device.calibration.as_deref() == spec.calibration_path()
         });
         let device = match known {
             Some(device) if is_writable && !device.is_writable => {
@@ -145,7 +145,9 @@ fn open_devices(
             }
             Some(device) => Arc::clone(device),
             None => {
-                let calibration = spec.calibration.as_deref();
+                // What is wrong with it is said at its own line.
+                model_of(spec)?;
+                let calibration = spec.calibration_path();
                 let opened = open(&spec.name, &spec.backing, calibration, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
@@ -223,7 +225,9 @@ fn exports_of(
             .ok_or_else(|| {
                 tenant.place.error(format!(
                     "the range of {:?} does not fit: {:?} has {} bytes",
-                    tenant.export, device.name, device.size_bytes
+                    tenant.export,
+                    device.name,
+                    qos::Grouped(device.size_bytes)
                 ))
             })?;
         let end = tenant.offset_bytes + size_bytes;

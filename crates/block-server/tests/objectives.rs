@@ -129,4 +129,15 @@ fn what_cannot_be_promised_is_refused_with_its_line() {
     );
     let error = open(&OBJECTIVE.replace("100000", "10")).unwrap_err();
     assert!(error.contains("below what the device does"), "{error}");
+    let text = config(directory.path(), OBJECTIVE);
+    std::fs::write(directory.path().join("calibration.json"), "{").unwrap();
+    let broken = Config::parse(Path::new("b.toml"), &text).unwrap();
+    let error = export::open(&broken, &Vec::new(), 1)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.starts_with("b.toml:4: device.calibration: "),
+        "{error}"
+    );
 }
