@@ -201,7 +201,7 @@ mod tests {
         };
         let text = error.to_string();
         assert!(
-            text.starts_with("b.toml:5: tenant.export: \"a\" is refused already"),
+            text.starts_with("b.toml:7: tenant.objective: \"a\" is refused already"),
             "{text}"
         );
     }
