@@ -96,8 +96,7 @@ impl Allow {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawAllow {
-    #[serde(default)]
-    addresses: Vec<Spanned<String>>,
+    addresses: Option<Spanned<Vec<Spanned<String>>>>,
     client_certificates: Option<Spanned<Vec<Spanned<String>>>>,
     tls_psk: Option<Spanned<String>>,
 }
@@ -115,10 +114,18 @@ impl RawAllow {
                  client here, as in client_certificates = [\"client.example\"]",
             ));
         }
-        let addresses = self.addresses.iter().map(|text| {
+        const KEY: &str = "tenant.allow.addresses";
+        if let Some(list) = &self.addresses
+            && list.as_ref().is_empty()
+        {
+            let text = "is empty: name a network, or leave the key out to admit every address";
+            return Err(reader.place(list, KEY).error(text));
+        }
+        let addresses = self.addresses.iter().flat_map(|list| list.as_ref());
+        let addresses = addresses.map(|text| {
             Network::parse(text.as_ref()).ok_or_else(|| {
-                reader.place(text, "tenant.allow.addresses").error(format!(
-                    "{:?} is no network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
+                reader.place(text, KEY).error(format!(
+                    "{:?} is not a network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
                     text.as_ref()
                 ))
             })

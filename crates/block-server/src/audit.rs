@@ -26,6 +26,9 @@ struct Line<'a> {
     read_only: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    /// The clients of the export before are disconnected.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ends_connections: bool,
 }
 
 /// The log, or none.
@@ -67,7 +70,7 @@ impl Audit {
         }
     }
 
-    fn tenant(&mut self, event: &str, export: &Export) {
+    fn tenant(&mut self, event: &str, export: &Export, ends_connections: bool) {
         self.write(&Line {
             unix_s: now_s(),
             event,
@@ -76,6 +79,7 @@ impl Audit {
             objective: export.objective,
             read_only: Some(export.info.is_read_only),
             reason: None,
+            ends_connections,
         });
     }
 
@@ -83,16 +87,16 @@ impl Audit {
     pub(crate) fn changed(&mut self, old: &Exports, new: &Exports) {
         for export in new {
             match old.iter().find(|other| other.name == export.name) {
-                None => self.tenant("admitted", export),
+                None => self.tenant("admitted", export, false),
                 Some(other) if !std::sync::Arc::ptr_eq(other, export) => {
-                    self.tenant("changed", export);
+                    self.tenant("changed", export, !other.goes_on_as(export));
                 }
                 Some(_) => {}
             }
         }
         for export in old {
             if !new.iter().any(|other| other.name == export.name) {
-                self.tenant("removed", export);
+                self.tenant("removed", export, true);
             }
         }
     }
@@ -107,6 +111,7 @@ impl Audit {
             objective: None,
             read_only: None,
             reason: Some(reason),
+            ends_connections: false,
         });
     }
 }

@@ -12,8 +12,9 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 /// `id-at-commonName` (RFC 5280, appendix A.1).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
-/// How a pin by fingerprint begins.
-const FINGERPRINT: &str = "sha256:";
+/// How a pin by fingerprint begins: as the manual has it, and as openssl prints it. Case does not
+/// count.
+const FINGERPRINT: [&str; 2] = ["sha256:", "sha256 fingerprint="];
 const FINGERPRINT_BYTES: usize = 32;
 
 /// A client's certificate.
@@ -64,6 +65,22 @@ fn names(certificate: &Certificate) -> Vec<String> {
     names
 }
 
+/// The digits of a text that is meant as a fingerprint.
+fn digits_of(text: &str) -> Option<&str> {
+    for start in FINGERPRINT {
+        if let Some((found, digits)) = text.split_at_checked(start.len())
+            && found.eq_ignore_ascii_case(start)
+        {
+            return Some(digits.trim());
+        }
+    }
+    // One of another kind, which no name looks like.
+    let is_other = text.to_ascii_lowercase().contains("fingerprint=");
+    let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let pairs = text.split(':').count();
+    (is_other || pairs == FINGERPRINT_BYTES && text.split(':').all(is_pair)).then_some(text)
+}
+
 /// A certificate that a tenant admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pin {
@@ -74,15 +91,17 @@ pub enum Pin {
 }
 
 impl Pin {
-    /// Reads a name, or `sha256:` and 64 hexadecimal digits, with colons between them or without.
+    /// Reads a name, or a fingerprint: `sha256:` or openssl's `sha256 Fingerprint=`, and 64
+    /// hexadecimal digits, with colons between them or without. Pairs of digits with colons need no
+    /// beginning.
     ///
     /// # Errors
     /// What is wrong, for a message that begins with the text.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let Some(digits) = text.strip_prefix(FINGERPRINT) else {
+        let Some(digits) = digits_of(text) else {
             return match text.trim() == text && !text.is_empty() {
                 true => Ok(Self::Name(text.to_owned())),
-                false => Err("is no name: spaces around it, or nothing in it"),
+                false => Err("is not a name: spaces around it, or nothing in it"),
             };
         };
         let digits: Vec<u8> = digits.bytes().filter(|&byte| byte != b':').collect();
@@ -93,8 +112,8 @@ impl Pin {
         let fingerprint = bytes.filter(|_| digits.iter().all(u8::is_ascii_hexdigit));
         let fingerprint = fingerprint.and_then(|bytes| bytes.try_into().ok());
         fingerprint.map(Self::Fingerprint).ok_or(
-            "is no fingerprint: write \"sha256:\" and the 64 digits that `openssl x509 -noout -fingerprint -sha256 -in \
-             client-cert.pem` prints",
+            "is not a fingerprint by SHA-256: write the line that `openssl x509 -noout -fingerprint -sha256 -in \
+             client-cert.pem` prints, or \"sha256:\" and its 64 digits, with or without colons",
         )
     }
 
@@ -123,10 +142,16 @@ mod tests {
         assert_eq!(fits(&format!("sha256:{}", "ab".repeat(32))), Ok(true));
         assert_eq!(fits(&format!("sha256:{}AB", "AB:".repeat(31))), Ok(true));
         assert_eq!(fits(&format!("sha256:{}", "ac".repeat(32))), Ok(false));
+        let pairs = format!("{}AB", "AB:".repeat(31));
+        for start in ["", "SHA256:", "sha256 Fingerprint=", "SHA256 Fingerprint="] {
+            assert_eq!(fits(&format!("{start}{pairs}")), Ok(true), "{start}");
+        }
         for wrong in [
             "",
             " a",
             "sha256:ab",
+            "SHA1 Fingerprint=AB:AB",
+            "sha256 Fingerprint=",
             &format!("sha256:{}", "+a".repeat(32)),
         ] {
             assert!(Pin::parse(wrong).is_err(), "{wrong:?}");

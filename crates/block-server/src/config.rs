@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use qos::Objective;
 use serde::Deserialize;
+use serde_path_to_error::Segment;
 use toml::Spanned;
 
 use crate::addresses;
@@ -88,9 +89,16 @@ pub struct DeviceSpec {
     /// What the device is made of.
     pub backing: Backing,
     /// A file that says what the device can do, for tenants with objectives.
-    pub calibration: Option<PathBuf>,
+    pub calibration: Option<NamedFile>,
     /// Where the device stands in the file.
     pub place: Place,
+}
+
+impl DeviceSpec {
+    /// The file that says what the device can do.
+    pub fn calibration_path(&self) -> Option<&Path> {
+        self.calibration.as_ref().map(|file| file.path.as_path())
+    }
 }
 
 /// A tenant: a range of a device under a name.
@@ -114,6 +122,8 @@ pub struct TenantSpec {
     pub objective: Option<Objective>,
     /// Where the tenant stands in the file.
     pub place: Place,
+    /// Where its objective stands; without one, as `place`.
+    pub objective_place: Place,
 }
 
 impl TenantSpec {
@@ -126,19 +136,33 @@ impl TenantSpec {
     }
 }
 
+/// A file that the configuration names, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the configuration names it.
+    pub place: Place,
+}
+
+impl NamedFile {
+    /// What is wrong with the file, at the place that names it.
+    pub fn error(&self, why: impl std::fmt::Display) -> ConfigError {
+        self.place.error(format!("{}: {why}", self.path.display()))
+    }
+}
+
 /// TLS of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSpec {
     /// The server's certificate and the intermediate certificates (PEM).
-    pub certificate: PathBuf,
+    pub certificate: NamedFile,
     /// The key of the certificate (PEM).
-    pub key: PathBuf,
+    pub key: NamedFile,
     /// Clients need a certificate that one of these signed (PEM). `None`: clients need none.
-    pub client_ca: Option<PathBuf>,
+    pub client_ca: Option<NamedFile>,
     /// Whether a client without TLS gets nothing.
     pub is_required: bool,
-    /// Where the table stands in the file.
-    pub place: Place,
 }
 
 /// The whole configuration.
@@ -171,11 +195,11 @@ pub struct Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
-    listen: Option<Vec<Spanned<String>>>,
+    listen: Option<Spanned<Vec<Spanned<String>>>>,
     nvme: Option<RawNvme>,
     #[serde(default)]
     plaintext_beyond_loopback: bool,
-    tls: Option<Spanned<RawTls>>,
+    tls: Option<RawTls>,
     metrics: Option<Spanned<String>>,
     #[serde(default)]
     cores: Vec<Spanned<usize>>,
@@ -192,9 +216,9 @@ struct RawConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTls {
-    certificate: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
+    certificate: Spanned<PathBuf>,
+    key: Spanned<PathBuf>,
+    client_ca: Option<Spanned<PathBuf>>,
     #[serde(default = "is_required")]
     required: bool,
 }
@@ -214,7 +238,7 @@ struct RawDevice {
     direct: Option<bool>,
     memory: Option<Spanned<String>>,
     simulated: Option<Spanned<String>>,
-    calibration: Option<PathBuf>,
+    calibration: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -256,6 +280,60 @@ pub fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+/// Keys of the file that belong to no table.
+const TOP_KEYS: [&str; 9] = [
+    "listen",
+    "nvme",
+    "plaintext_beyond_loopback",
+    "metrics",
+    "cores",
+    "memory",
+    "connections_max",
+    "drain_s",
+    "audit_log",
+];
+
+/// The key of a path, as messages name it: without the numbers of list entries.
+fn key_of(path: &serde_path_to_error::Path) -> Option<String> {
+    let keys = path.iter().filter_map(|segment| match segment {
+        // `Spanned` has keys of its own.
+        Segment::Map { key } if !key.starts_with("$__") => Some(key.as_str()),
+        _ => None,
+    });
+    let keys: Vec<&str> = keys.collect();
+    (!keys.is_empty()).then(|| keys.join("."))
+}
+
+/// What the reader of TOML says, without the names of types.
+fn in_words(message: &str) -> String {
+    let names = [
+        ("expected a sequence", "expected a list, as in [\"…\"]"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a string", "expected a text in quotes"),
+        ("expected path string", "expected a text in quotes"),
+        ("expected usize", "expected a whole number from 0 on"),
+        ("expected u32", "expected a whole number from 0 on"),
+        ("expected f64", "expected a number"),
+        ("expected a map", "expected a table, as in { key = … }"),
+    ];
+    let message = message.trim().replace('\n', ", ");
+    let mut message = names
+        .iter()
+        .fold(message, |text, (name, words)| text.replace(name, words));
+    if let Some(at) = message.find("expected struct ") {
+        message.truncate(at);
+        message.push_str("expected a table, as in { key = … }");
+    }
+    let unknown = message.strip_prefix("unknown field `");
+    let unknown = unknown.and_then(|rest| rest.split('`').next());
+    if unknown.is_some_and(|key| TOP_KEYS.contains(&key)) {
+        message.push_str(
+            ". The key belongs to no table: write it above the first [[device]], [[tenant]] and [tls]",
+        );
+    }
+    message
+}
+
 /// Reads one file, and knows the lines of it.
 pub(crate) struct Reader<'a> {
     file: &'a Path,
@@ -264,6 +342,17 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    fn wrong_toml(&self, error: &toml::de::Error, key: Option<String>) -> ConfigError {
+        let message = in_words(error.message());
+        ConfigError {
+            file: self.file.to_path_buf(),
+            line: error.span().map(|span| self.line(span.start)),
+            // Some texts name the key themselves.
+            key: key.filter(|_| !message.contains(" field `")),
+            message,
+        }
+    }
+
     fn line(&self, offset: usize) -> usize {
         1 + self.line_ends.partition_point(|&end| end < offset)
     }
@@ -280,7 +369,7 @@ impl Reader<'_> {
     fn size(&self, text: &Spanned<String>, key: &'static str) -> Result<u64, ConfigError> {
         parse_size(text.as_ref()).ok_or_else(|| {
             self.place(text, key).error(format!(
-                "{:?} is no size; write a number and KiB, MiB, GiB or TiB, as in \"200GiB\"",
+                "{:?} is not a size; write a whole number and KiB, MiB, GiB or TiB, as in \"200GiB\"",
                 text.as_ref()
             ))
         })
@@ -293,7 +382,7 @@ impl Reader<'_> {
     ) -> Result<SocketAddr, ConfigError> {
         text.as_ref().parse().map_err(|_| {
             self.place(text, key).error(format!(
-                "{:?} is no address and port, as in \"127.0.0.1:{NBD_PORT}\"",
+                "{:?} is not an address with a port, as in \"127.0.0.1:{NBD_PORT}\"",
                 text.as_ref()
             ))
         })
@@ -342,10 +431,14 @@ impl Reader<'_> {
                 }
                 (Backing::Memory { size_bytes }, place, None)
             }
-            _ => {
-                return Err(
-                    at_table("device").error("a device needs either `path` or `memory`, not both")
-                );
+            (Some(_), Some(_)) => {
+                let text = "a device has either `path` or `memory`, not both";
+                return Err(at_table("device").error(text));
+            }
+            (None, None) => {
+                return Err(at_table("device").error(
+                    "a device needs `path`, for a block device or a file, or `memory`, for a size",
+                ));
             }
         };
         let name = raw.name.as_ref().map(|name| name.as_ref().clone());
@@ -355,7 +448,10 @@ impl Reader<'_> {
         Ok(DeviceSpec {
             name,
             backing,
-            calibration: raw.calibration.clone(),
+            calibration: raw.calibration.as_ref().map(|path| NamedFile {
+                path: path.as_ref().clone(),
+                place: self.place(path, "device.calibration"),
+            }),
             place,
         })
     }
@@ -402,7 +498,7 @@ impl Reader<'_> {
         let export = raw.export.as_ref();
         let place = self.place(&raw.export, "tenant.export");
         if export.is_empty() || export.len() > crate::nbd::STRING_MAX_BYTES {
-            return Err(place.error("an export's name has 1 to 4096 bytes"));
+            return Err(place.error("an export's name has 1 to 4,096 bytes"));
         }
         if export.chars().any(char::is_control) {
             return Err(place.error("an export's name has no control characters"));
@@ -429,6 +525,10 @@ impl Reader<'_> {
         }
         Ok(TenantSpec {
             objective: objective.map(|objective| *objective.as_ref()),
+            objective_place: objective.map_or_else(
+                || place.clone(),
+                |objective| self.place(objective, "tenant.objective"),
+            ),
             export: export.clone(),
             device: raw.device.as_ref().clone(),
             offset_bytes,
@@ -440,14 +540,17 @@ impl Reader<'_> {
         })
     }
 
-    fn tls(&self, tls: &Spanned<RawTls>) -> TlsSpec {
-        let raw = tls.as_ref();
+    fn tls(&self, raw: &RawTls) -> TlsSpec {
+        let named = |path: &Spanned<PathBuf>, key| NamedFile {
+            path: path.as_ref().clone(),
+            place: self.place(path, key),
+        };
+        let client_ca = raw.client_ca.as_ref();
         TlsSpec {
-            certificate: raw.certificate.clone(),
-            key: raw.key.clone(),
-            client_ca: raw.client_ca.clone(),
+            certificate: named(&raw.certificate, "tls.certificate"),
+            key: named(&raw.key, "tls.key"),
+            client_ca: client_ca.map(|path| named(path, "tls.client_ca")),
             is_required: raw.required,
-            place: self.place(tls, "tls"),
         }
     }
 
@@ -477,9 +580,15 @@ impl Reader<'_> {
         let Some(listen) = &raw.listen else {
             return Ok(vec![SocketAddr::from(([127, 0, 0, 1], NBD_PORT))]);
         };
+        if listen.as_ref().is_empty() && raw.nvme.is_none() {
+            return Err(self.place(listen, "listen").error(format!(
+                "is empty, and there is no `nvme`, so no client could connect: name an address, or \
+                 leave the key out to listen at 127.0.0.1:{NBD_PORT}"
+            )));
+        }
         let mut addresses = Vec::new();
-        for text in listen {
-            let has_tls = raw.tls.as_ref().is_some_and(|tls| tls.as_ref().required);
+        for text in listen.as_ref() {
+            let has_tls = raw.tls.as_ref().is_some_and(|tls| tls.required);
             let is_safe = has_tls || raw.plaintext_beyond_loopback;
             addresses.push(self.listen_address(text, "listen", is_safe)?);
         }
@@ -519,8 +628,7 @@ impl Reader<'_> {
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let mut lines = HashMap::new();
         let cores = raw.cores.len();
-        let tls = raw.tls.as_ref().map(Spanned::get_ref);
-        let has_client_ca = tls.is_some_and(|tls| tls.client_ca.is_some());
+        let has_client_ca = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         for raw in &raw.tenant {
             let tenant = self.tenant(raw, has_client_ca)?;
             if let Some(line) = lines.insert(tenant.export.clone(), tenant.place.line) {
@@ -533,10 +641,13 @@ impl Reader<'_> {
             if !devices.iter().any(|device| device.name == tenant.device) {
                 let place = self.place(&raw.as_ref().device, "tenant.device");
                 let names: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+                let there_are = match &names[..] {
+                    [] => "add a [[device]]".to_owned(),
+                    names => format!("there are: {}", names.join(", ")),
+                };
                 return Err(place.error(format!(
-                    "there is no device {:?}; there are: {}",
-                    tenant.device,
-                    names.join(", ")
+                    "there is no device {:?}; {there_are}",
+                    tenant.device
                 )));
             }
             if let (Some(objective), true) = (&raw.as_ref().objective, cores > 1) {
@@ -566,7 +677,7 @@ impl Reader<'_> {
         let named = [
             raw.listen
                 .iter()
-                .flatten()
+                .flat_map(|listen| listen.as_ref())
                 .map(|text| ("listen", text))
                 .collect::<Vec<_>>(),
             nvme.map(|text| ("nvme.listen", text)).collect(),
@@ -596,6 +707,29 @@ impl Reader<'_> {
 }
 
 impl Config {
+    /// Keys whose value differs in `new`, and which a server reads at its start only.
+    pub fn changed_at_restart_only(&self, new: &Self) -> Vec<&'static str> {
+        let cpus = |config: &Self| -> Vec<usize> {
+            let cores = config.cores.iter();
+            cores.map(|core| core.cpu).collect()
+        };
+        let keys = [
+            ("listen", self.listen != new.listen),
+            ("nvme", self.nvme != new.nvme),
+            ("metrics", self.metrics != new.metrics),
+            ("cores", cpus(self) != cpus(new)),
+            ("memory", self.memory_bytes != new.memory_bytes),
+            (
+                "connections_max",
+                self.connections_max != new.connections_max,
+            ),
+            ("drain_s", self.drain_s != new.drain_s),
+            ("audit_log", self.audit_log != new.audit_log),
+        ];
+        let changed = keys.into_iter().filter(|(_, has_changed)| *has_changed);
+        changed.map(|(key, _)| key).collect()
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -617,12 +751,14 @@ impl Config {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let line_ends = text.match_indices('\n').map(|(at, _)| at).collect();
         let reader = Reader { file, line_ends };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| ConfigError {
-            file: file.to_path_buf(),
-            line: error.span().map(|span| reader.line(span.start)),
-            key: None,
-            message: error.message().trim().replace('\n', ", "),
-        })?;
+        let raw = toml::Deserializer::parse(text)
+            .map_err(|error| reader.wrong_toml(&error, None))
+            .and_then(|toml| {
+                serde_path_to_error::deserialize(toml).map_err(|error| {
+                    let key = key_of(error.path());
+                    reader.wrong_toml(error.inner(), key)
+                })
+            })?;
         reader.config(&raw)
     }
 }

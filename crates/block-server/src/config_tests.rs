@@ -46,6 +46,20 @@ fn a_whole_configuration_is_read() {
     assert!(!inside("11.0.0.1") && !inside("::2"));
 }
 
+/// What people copy is right.
+#[test]
+fn the_samples_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let sample = Config::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
+    assert_eq!(sample.tenants.len(), 2);
+    let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
+    let block = manual.split("```toml\n").nth(1).unwrap();
+    let sample = parse(block.split("```").next().unwrap()).unwrap();
+    // The manual's commands for clients connect from this host.
+    let near = Client::at(Some(sample.listen[0].ip()));
+    assert!(sample.tenants[0].allow.admits(near));
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
     let cases = [
@@ -57,7 +71,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "\"64MiB\"",
             "\"64MB\"",
-            "b.toml:6: device.memory: \"64MB\" is no size",
+            "b.toml:6: device.memory: \"64MB\" is not a size",
         ),
         (
             "127.0.0.1:10809",
@@ -67,12 +81,12 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "127.0.0.1:10809",
             "localhost",
-            "b.toml:2: listen: \"localhost\" is no address",
+            "b.toml:2: listen: \"localhost\" is not an address",
         ),
         (
             "read_only",
             "readonly",
-            "b.toml:12: unknown field `readonly`",
+            "b.toml:12: unknown field `readonly`, expected one of `export`, ",
         ),
         (
             "10.0.0.0/8",
@@ -92,7 +106,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "memory = \"64MiB\"",
             "memory = \"64MiB\"\npath = \"/dev/x\"",
-            "b.toml:4: device: a device needs either `path` or `memory`",
+            "b.toml:4: device: a device has either `path` or `memory`",
         ),
         (
             "export = \"a\"",
@@ -141,6 +155,56 @@ fn what_is_wrong_is_named_with_its_line() {
             "b.toml:2: metrics: [::1]:10809 is named twice",
         ),
         (
+            "memory = \"64MiB\"\n",
+            "",
+            "b.toml:4: device: a device needs `path`, for a block device or a file, or `memory`",
+        ),
+        (
+            "[[device]]\nname = \"ram\"\nmemory = \"64MiB\"\n",
+            "",
+            "b.toml:7: tenant.device: there is no device \"ram\"; add a [[device]]",
+        ),
+        (
+            "[\"127.0.0.1:10809\", \"[::1]:10809\"]",
+            "[]",
+            "b.toml:2: listen: is empty, and there is no `nvme`",
+        ),
+        (
+            "addresses = [\"10.0.0.0/8\", \"::1\"]",
+            "addresses = []",
+            "b.toml:13: tenant.allow.addresses: is empty",
+        ),
+        (
+            "[\"10.0.0.0/8\", \"::1\"]",
+            "\"::1\"",
+            "b.toml:13: tenant.allow.addresses: invalid type: string \"::1\", expected a list",
+        ),
+        (
+            "read_only = true",
+            "read_only = 1",
+            "b.toml:12: tenant.read_only: invalid type: integer `1`, expected true or false",
+        ),
+        (
+            "{ offset = \"4KiB\", length = \"1MiB\" }",
+            "\"4KiB\"",
+            "b.toml:11: tenant.range: invalid type: string \"4KiB\", expected a table",
+        ),
+        (
+            "\"4KiB\"",
+            "4096",
+            "b.toml:11: tenant.range.offset: invalid type: integer `4096`, expected a text in quotes",
+        ),
+        (
+            "read_only = true",
+            "objective = { p95_us = 500, iops = \"9\", read_share = 1.0 }",
+            "b.toml:12: tenant.objective.iops: invalid type: string \"9\", expected a whole number",
+        ),
+        (
+            "listen",
+            "drain_s = -1\nlisten",
+            "b.toml:2: drain_s: invalid value: integer `-1`, expected a whole number",
+        ),
+        (
             "memory = \"64MiB\"",
             "simulated = \"p4800\"",
             "b.toml:6: device.simulated: there is no simulated device \"p4800\"",
@@ -185,6 +249,12 @@ fn what_is_wrong_is_named_with_its_line() {
             .contains("a second export \"a\"; the first is in line 9")
     );
     assert!(parse("").unwrap_err().contains("exports nothing"));
+    let late = parse(&GOOD.replacen("memory = ", "audit_log = \"a\"\nmemory = ", 1)).unwrap_err();
+    assert!(
+        late.starts_with("b.toml:6: unknown field `audit_log`")
+            && late.ends_with("write it above the first [[device]], [[tenant]] and [tls]"),
+        "{late}"
+    );
     let told = GOOD.replacen(
         "listen = [\"127.0.0.1",
         "plaintext_beyond_loopback = true\nlisten = [\"0.0.0.0",
@@ -202,9 +272,25 @@ fn tls_opens_the_way_beyond_loopback_where_it_is_required() {
     assert!(tls.is_required && tls.client_ca.is_none());
     let missing = crate::tls::ServerTls::load(&tls).err().unwrap().to_string();
     assert!(
-        missing.starts_with("b.toml:14: tls.certificate: server.pem: "),
+        missing.starts_with("b.toml:15: tls.certificate: server.pem: "),
         "{missing}"
     );
+    // The key's own line.
+    let pem = tempfile::NamedTempFile::new().unwrap();
+    let text = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    std::fs::write(pem.path(), text).unwrap();
+    let certificate = pem.path().display().to_string();
+    let no_key = parse(&format!(
+        "{beyond}{}",
+        table.replace("server.pem", &certificate)
+    ));
+    let no_key = no_key.unwrap().tls.unwrap();
+    let missing = crate::tls::ServerTls::load(&no_key)
+        .err()
+        .unwrap()
+        .to_string();
+    let expected = "b.toml:16: tls.key: server.key: ";
+    assert!(missing.starts_with(expected), "{missing}");
     let offered = format!("{beyond}{table}required = false\n");
     assert!(
         parse(&offered)
@@ -231,17 +317,40 @@ fn clients_are_named_by_their_certificates() {
     let wrong = with("[\"db.example\",\n\"sha256:0011\"]").unwrap_err();
     assert!(
         wrong.starts_with(
-            "b.toml:14: tenant.allow.client_certificates: \"sha256:0011\" is no fingerprint"
+            "b.toml:14: tenant.allow.client_certificates: \"sha256:0011\" is not a fingerprint"
         ),
         "{wrong}"
     );
 }
 
 #[test]
+fn keys_that_need_a_restart_are_named() {
+    let old = parse(GOOD).unwrap();
+    let new = GOOD
+        .replacen(
+            "listen",
+            "drain_s = 3\ncores = [0]\naudit_log = \"a\"\nmemory = \"64MiB\"\nlisten",
+            1,
+        )
+        .replacen(", \"[::1]:10809\"", "", 1)
+        .replacen("read_only = true\n", "", 1);
+    let changed = old.changed_at_restart_only(&parse(&new).unwrap());
+    assert_eq!(
+        changed,
+        ["listen", "cores", "memory", "drain_s", "audit_log"]
+    );
+    // A line further down is no change.
+    let moved = new.replacen("drain_s", "\ndrain_s", 1);
+    let (new, moved) = (parse(&new).unwrap(), parse(&moved).unwrap());
+    assert!(new.changed_at_restart_only(&moved).is_empty());
+}
+
+#[test]
 fn sizes() {
     assert_eq!(parse_size("0"), Some(0));
+    assert_eq!(parse_size("4096"), Some(4096));
     assert_eq!(parse_size("2TiB"), Some(2 << 40));
-    for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB"] {
+    for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB", "1gib"] {
         assert_eq!(parse_size(wrong), None, "{wrong}");
     }
 }

@@ -11,7 +11,7 @@ use dataplane::file_lock::{RangeLock, lock_range};
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::config::{Backing, DeviceSpec};
+use crate::config::{Backing, ConfigError, DeviceSpec, NamedFile};
 use crate::creation::{ToMake, create};
 use crate::holders::{self, Holder};
 use crate::memory::Memory;
@@ -232,15 +232,17 @@ struct Calibration {
 /// calibration.
 ///
 /// # Errors
-/// The calibration cannot be read.
-pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, DeviceError> {
+/// The calibration cannot be read: the line that names it.
+pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, ConfigError> {
     match &spec.backing {
         Backing::Simulated { model } => Ok(qos::simulated::model(model)),
-        _ => spec
-            .calibration
-            .as_deref()
-            .map(read_calibration)
-            .transpose(),
+        _ => {
+            let read = |file: &NamedFile| {
+                let model = read_calibration(&file.path);
+                model.map_err(|error| file.place.error(error.to_string()))
+            };
+            spec.calibration.as_ref().map(read).transpose()
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use qos::{Admission, Objective, TenantSpec};
 use crate::allow::{Allow, Client};
 use crate::config::{self, Backing, Config, ConfigError};
 use crate::creation::to_make;
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, model_of};
 use crate::nbd::ExportInfo;
-use crate::nbd::handshake::{Catalogue, Refusal};
+use crate::nbd::handshake::Catalogue;
 
 /// What one shard counts of one export. Only its thread writes.
 #[derive(Debug, Default)]
@@ -54,8 +54,8 @@ pub struct Export {
     pub allow: Allow,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
-    /// Counts of each shard.
-    pub stats: Vec<ExportStats>,
+    /// Counts of each shard. They go on after a reload that keeps name and device.
+    pub stats: Arc<Vec<ExportStats>>,
 }
 
 impl ExportStats {
@@ -80,6 +80,15 @@ impl Export {
         key(&self.name, &self.device)
     }
 
+    /// Whether a client that was told of this export may go on under `new`: the range is the same,
+    /// and the client may do all that it might before.
+    pub(crate) fn goes_on_as(&self, new: &Self) -> bool {
+        self.key() == new.key()
+            && self.offset_bytes == new.offset_bytes
+            && self.info.size_bytes == new.info.size_bytes
+            && (self.info.is_read_only || !new.info.is_read_only)
+    }
+
     /// The tenant, for a scheduler.
     pub fn tenant_spec(&self) -> TenantSpec {
         TenantSpec {
@@ -91,6 +100,24 @@ impl Export {
 
 /// All exports, in the order of the configuration.
 pub type Exports = Vec<Arc<Export>>;
+
+/// Names of exports in `old` whose clients may not go on under `new`.
+pub(crate) fn ended(old: &Exports, new: &Exports) -> Vec<String> {
+    let new = by_key(new);
+    old.iter()
+        .filter(|export| {
+            let now = new.get(&export.key());
+            !now.is_some_and(|now| export.goes_on_as(now))
+        })
+        .map(|export| export.name.clone())
+        .collect()
+}
+
+/// The exports by what tells them apart.
+pub(crate) fn by_key(exports: &Exports) -> HashMap<Key, &Arc<Export>> {
+    let keyed = exports.iter().map(|export| (export.key(), export));
+    keyed.collect()
+}
 
 /// How devices are opened: a function such as [`Device::open`].
 type Open = fn(&str, &Backing, Option<&Path>, bool) -> Result<Device, DeviceError>;
@@ -107,7 +134,7 @@ fn open_devices(
         let known = old.iter().map(|export| &export.device).find(|device| {
             device.name == spec.name
                 && device.backing == spec.backing
-                && device.calibration == spec.calibration
+                && device.calibration.as_deref() == spec.calibration_path()
         });
         let device = match known {
             Some(device) if is_writable && !device.is_writable => {
@@ -118,7 +145,9 @@ fn open_devices(
             }
             Some(device) => Arc::clone(device),
             None => {
-                let calibration = spec.calibration.as_deref();
+                // What is wrong with it is said at its own line.
+                model_of(spec)?;
+                let calibration = spec.calibration_path();
                 let opened = open(&spec.name, &spec.backing, calibration, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
@@ -169,7 +198,7 @@ fn exports_of(
         .iter()
         .map(|device| Admission::new(device.qos.model()))
         .collect();
-    let old: HashMap<_, _> = old.iter().map(|export| (export.key(), export)).collect();
+    let old = by_key(old);
     let before = |export: &str, device: &Arc<Device>| old.get(&key(export, device)).copied();
     // What was promised before stays promised, also where the device does less by now.
     let is_kept = |tenant: &config::TenantSpec, device: &Arc<Device>| {
@@ -196,7 +225,9 @@ fn exports_of(
             .ok_or_else(|| {
                 tenant.place.error(format!(
                     "the range of {:?} does not fit: {:?} has {} bytes",
-                    tenant.export, device.name, device.size_bytes
+                    tenant.export,
+                    device.name,
+                    qos::Grouped(device.size_bytes)
                 ))
             })?;
         let end = tenant.offset_bytes + size_bytes;
@@ -216,7 +247,7 @@ fn exports_of(
         if !is_kept(tenant, device) {
             admission.admit(&tenant.promise()).map_err(|refused| {
                 tenant
-                    .place
+                    .objective_place
                     .error(format!("{:?} is refused: {refused}", tenant.export))
             })?;
         }
@@ -232,6 +263,8 @@ fn exports_of(
                 && other.allow == tenant.allow
                 && other.objective == tenant.objective
         });
+        let stats = before(&tenant.export, device).map(|other| Arc::clone(&other.stats));
+        let new_stats = || (0..shards).map(|_| ExportStats::default()).collect();
         exports.push(same.map(Arc::clone).unwrap_or_else(|| {
             Arc::new(Export {
                 name: tenant.export.clone(),
@@ -240,7 +273,7 @@ fn exports_of(
                 info,
                 allow: tenant.allow.clone(),
                 objective: tenant.objective,
-                stats: (0..shards).map(|_| ExportStats::default()).collect(),
+                stats: stats.unwrap_or_else(|| Arc::new(new_stats())),
             })
         }));
     }
@@ -275,18 +308,17 @@ impl Catalogue for Visible<'_> {
     }
 
     /// The empty name means the only export, where there is one only.
-    fn find(&self, name: &str) -> Result<Arc<Export>, Refusal> {
+    fn find(&self, name: &str) -> Option<Arc<Export>> {
         let found = match (name, &self.exports[..]) {
             ("", [only]) => Some(only),
             _ => self.exports.iter().find(|export| export.name == name),
         };
-        let export = found.ok_or(Refusal::Unknown)?;
-        if self.may_use(export) {
-            Ok(Arc::clone(export))
-        } else {
+        let export = found?;
+        if !self.may_use(export) {
             add(&export.stats[self.shard].refused_clients, 1);
-            Err(Refusal::Policy)
+            return None;
         }
+        Some(Arc::clone(export))
     }
 
     fn describe(&self, export: &Arc<Export>) -> ExportInfo {
@@ -301,6 +333,7 @@ impl Catalogue for Visible<'_> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -382,6 +415,42 @@ mod tests {
         let third = open(&changed, &second, 1).unwrap();
         assert!(Arc::ptr_eq(&third[0].device, &first[0].device));
         assert!(third[0].info.is_read_only);
+        // Clients of the first configuration are counted where the third one is looked at.
+        add(&first[0].stats[0].reads, 1);
+        assert_eq!(third[0].stats[0].reads.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_reload_ends_clients_of_what_is_gone_moved_or_read_only_now() {
+        let half = "range = { length = \"512KiB\" }\n";
+        let first = open_text(&tenant("a", "ram", half)).unwrap();
+        for (name, device, rest, goes_on) in [
+            ("a", "ram", half.to_owned(), true),
+            ("a", "ram", format!("{half}description = \"x\""), true),
+            (
+                "a",
+                "ram",
+                format!("{half}allow = {{ addresses = [\"::1\"] }}"),
+                true,
+            ),
+            ("a", "ram", format!("{half}read_only = true"), false),
+            ("a", "ram", String::new(), false),
+            (
+                "a",
+                "ram",
+                half.replace("{ l", "{ offset = \"1KiB\", l"),
+                false,
+            ),
+            ("a", "other", half.to_owned(), false),
+            ("b", "ram", half.to_owned(), false),
+        ] {
+            let second = open(&config(&tenant(name, device, &rest)), &first, 1).unwrap();
+            let expected: &[&str] = if goes_on { &[] } else { &["a"] };
+            assert_eq!(ended(&first, &second), expected, "{name} {device} {rest}");
+        }
+        let reads = open(&config(&tenant("a", "ram", "read_only = true")), &first, 1).unwrap();
+        let writes = open(&config(&tenant("a", "ram", "")), &reads, 1).unwrap();
+        assert!(ended(&reads, &writes).is_empty());
     }
 
     #[test]
@@ -395,8 +464,11 @@ mod tests {
         };
         assert_eq!(at("10.1.1.1").list().len(), 1);
         assert!(at("127.0.0.1").list().is_empty());
-        assert!(at("10.1.1.1").find("").is_ok());
-        assert_eq!(at("127.0.0.1").find("a").err(), Some(Refusal::Policy));
-        assert_eq!(at("").find("b").err(), Some(Refusal::Unknown));
+        assert!(at("10.1.1.1").find("").is_some());
+        assert!(at("").find("b").is_none());
+        let refused = &exports[0].stats[0].refused_clients;
+        assert_eq!(refused.load(Ordering::Relaxed), 0);
+        assert!(at("127.0.0.1").find("a").is_none());
+        assert_eq!(refused.load(Ordering::Relaxed), 1);
     }
 }

@@ -117,8 +117,16 @@ pub enum Notice {
         /// Names of the exports.
         exports: Vec<String>,
     },
-    /// The configuration was read again: these exports are served now.
-    Reloaded(Vec<String>),
+    /// The configuration was read again.
+    Reloaded {
+        /// Names of the exports that are served now.
+        exports: Vec<String>,
+        /// Names of exports whose NBD connections end: the export is gone, has another range, or is
+        /// read-only now.
+        ended: Vec<String>,
+        /// Keys with another value that a restart is needed for.
+        after_restart: Vec<&'static str>,
+    },
     /// The configuration is wrong; the old one stays.
     NotReloaded(String),
     /// Something about a tenant or a device.
@@ -187,22 +195,49 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
 /// [`LaunchError`]: nothing is left behind.
 pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
+    let mut audit =
+        Audit::open(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(LaunchError::start("signals cannot be caught"))?;
+    let mut started = start(options, &config).inspect_err(|error| {
+        audit.refused(&error.to_string());
+    })?;
+    let exports = started.shared.exports();
+    audit.changed(&Vec::new(), &exports);
+    notice(Notice::Ready {
+        addresses: std::mem::take(&mut started.addresses),
+        nvme: std::mem::take(&mut started.nvme),
+        exports: names(&exports),
+    });
+    attend(
+        options,
+        &config,
+        &mut signals,
+        &mut started,
+        &mut audit,
+        notice,
+    )
+}
+
+/// A server that clients can connect to.
+struct Started {
+    plane: Arc<BlockPlane>,
+    shared: Arc<Shared>,
+    running: Shards<Uring, Block>,
+    addresses: Vec<SocketAddr>,
+    nvme: Vec<SocketAddr>,
+}
+
+fn start(options: &Options, config: &Config) -> Result<Started, LaunchError> {
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
-    let mut audit =
-        Audit::open(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
-    let exports = export::open(&config, &Vec::new(), shards.into())
-        .inspect_err(|error| audit.refused(&error.to_string()))?;
-    audit.changed(&Vec::new(), &exports);
-    let exported = names(&exports);
+    let exports = export::open(config, &Vec::new(), shards.into())?;
     let Sockets {
         listeners,
         addresses,
         nvme,
-    } = sockets(&config)?;
+    } = sockets(config)?;
     let plane = Arc::new(BlockPlane::new(shards, shards)?);
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let subsystem = config
@@ -221,7 +256,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let mut listeners = Some(listeners);
     for shard in 0..shards {
         let listeners = listeners.take().unwrap_or_default();
-        let backend = backend(&config, &plane, shard, listeners);
+        let backend = backend(config, &plane, shard, listeners);
         let shard_config = ShardConfig {
             id: shard,
             cpu: config.cores.get(usize::from(shard)).map(|core| core.cpu),
@@ -238,14 +273,13 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     if options.is_sandboxed {
         sandbox::restrict_system_calls(CALLS)?;
     }
-    notice(Notice::Ready {
+    Ok(Started {
+        plane,
+        shared,
+        running,
         addresses,
         nvme,
-        exports: exported,
-    });
-    let heard = (&mut signals, &mut running);
-    let audited = (&mut audit, notice);
-    attend(options, &config, &plane, &shared, heard, audited)
+    })
 }
 
 fn page(shared: &Shared, path: &str) -> Option<Page> {
@@ -317,29 +351,28 @@ fn backend(
 fn attend(
     options: &Options,
     config: &Config,
-    plane: &BlockPlane,
-    shared: &Shared,
-    (signals, running): (
-        &mut signal_hook::iterator::Signals,
-        &mut Shards<Uring, Block>,
-    ),
-    (audit, notice): (&mut Audit, &mut dyn FnMut(Notice)),
+    signals: &mut signal_hook::iterator::Signals,
+    started: &mut Started,
+    audit: &mut Audit,
+    notice: &mut dyn FnMut(Notice),
 ) -> Result<i32, LaunchError> {
     let mut ended_by = None;
-    while running.wait(TICK)? {
-        while let Some((name, about)) = shared.take_notice() {
+    while started.running.wait(TICK)? {
+        while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
         }
         for signal in signals.pending() {
             if signal == SIGHUP {
-                notice(reload(options, shared, audit));
+                notice(reload(options, config, &started.shared, audit));
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
             } else {
                 ended_by = Some(signal);
                 notice(Notice::Draining);
-                plane.drain(Duration::from_secs(config.drain_s.into()));
+                started
+                    .plane
+                    .drain(Duration::from_secs(config.drain_s.into()));
             }
         }
     }
@@ -352,7 +385,9 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
         qos::Notice::Deficit { .. } => {
             format!("{name} asks for more than its objective reserved: its requests wait")
         }
-        qos::Notice::DeficitOver { .. } => format!("{name} is within its reservation again"),
+        qos::Notice::DeficitOver { .. } => {
+            format!("{name} has kept to what its objective reserved for 10 s")
+        }
         qos::Notice::CalibrationNoLongerHolds(drift) => {
             format!("{name} no longer behaves as calibrated: {drift}: calibrate the device again")
         }
@@ -360,21 +395,27 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
     }
 }
 
-/// Reads the configuration again. Addresses, cores and memory stay as they were at the start.
-fn reload(options: &Options, shared: &Shared, audit: &mut Audit) -> Notice {
+/// Reads the configuration again. Keys of [`Config::changed_at_restart_only`] keep the value that
+/// they had in `at_start`.
+fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Audit) -> Notice {
     let old = shared.exports();
     let opened = Config::read(&options.config).and_then(|config| {
         let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
-        Ok((export::open(&config, &old, shared.shards.len())?, tls))
+        let exports = export::open(&config, &old, shared.shards.len())?;
+        Ok((exports, tls, at_start.changed_at_restart_only(&config)))
     });
     match opened {
-        Ok((exports, tls)) => {
-            let exported = names(&exports);
+        Ok((exports, tls, after_restart)) => {
+            let reloaded = Notice::Reloaded {
+                exports: names(&exports),
+                ended: export::ended(&old, &exports),
+                after_restart,
+            };
             shared.set_tls(tls);
             audit.changed(&old, &exports);
             shared.set_exports(exports);
             shared.set_not_reloaded(None);
-            Notice::Reloaded(exported)
+            reloaded
         }
         Err(error) => {
             let reason = error.to_string();

@@ -118,7 +118,7 @@ fn sum(export: &Export, pick: Pick) -> u64 {
 
 fn merged(export: &Export, pick: PickHistogram) -> Snapshot {
     let mut all = Snapshot::default();
-    for stats in &export.stats {
+    for stats in export.stats.iter() {
         all.merge(&pick(stats).snapshot());
     }
     all
@@ -172,7 +172,7 @@ const COUNTS: [(&str, &str, Pick); 8] = [
     ),
     (
         "refused_requests_total",
-        "Requests answered with an error that never reached the device.",
+        "Requests that were refused before they reached the device.",
         |stats| stats.refused_requests.load(Ordering::Relaxed),
     ),
     (
@@ -185,12 +185,12 @@ const COUNTS: [(&str, &str, Pick); 8] = [
 const HISTOGRAMS: [(&str, &str, PickHistogram); 2] = [
     (
         "read_latency_ns",
-        "From the whole request to its answer, reads.",
+        "Reads: time from the last byte of the request to the answer, in nanoseconds.",
         |stats| &stats.read_ns,
     ),
     (
         "write_latency_ns",
-        "From the whole request to its answer, writes, zeros and trims.",
+        "Writes, zeros and trims: time from the last byte of the request to the answer, in nanoseconds.",
         |stats| &stats.write_ns,
     ),
 ];
@@ -205,7 +205,7 @@ fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
     let figures: [(&str, &str, Figure); 3] = [
         (
             "device_tokens_per_second",
-            "Tokens a second at the strictest objective now.",
+            "Tokens a second that the device takes at the strictest objective.",
             |device| device.tokens_per_s.map(|rate| rate as f64),
         ),
         (
@@ -342,19 +342,19 @@ impl Shared {
             (
                 "objective_p95_us",
                 "gauge",
-                "The promised 95th percentile.",
+                "The objective: the 95th percentile that was promised, in microseconds.",
                 |tenant| tenant.objective.map(|objective| objective.p95_us.into()),
             ),
             (
                 "window_p95_us",
                 "gauge",
-                "The 95th percentile of the last window: of reads, or of writes if the objective has no reads.",
+                "95th percentile of the last window, in microseconds: of reads, or of writes if the objective has no reads.",
                 |tenant| tenant.window_p95_us,
             ),
             (
                 "spent_tokens_total",
                 "counter",
-                "Tokens of all requests.",
+                "Tokens that the requests of the tenant cost.",
                 |tenant| Some(tenant.spent_tokens as f64),
             ),
             (
@@ -366,13 +366,13 @@ impl Shared {
             (
                 "received_tokens_total",
                 "counter",
-                "Tokens of others that the tenant used.",
+                "Tokens beyond its own share that the tenant used.",
                 |tenant| Some(tenant.received_tokens as f64),
             ),
             (
                 "queued",
                 "gauge",
-                "Requests that wait for tokens.",
+                "Requests in the queue of the tenant: whole, and not on the device yet.",
                 |tenant| Some(tenant.queued.into()),
             ),
             (

@@ -54,7 +54,7 @@ pub struct Plan {
 pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
     let mut books = Vec::new();
     for spec in &config.devices {
-        let model = model_of(spec).map_err(|error| spec.place.error(error.to_string()))?;
+        let model = model_of(spec)?;
         let mut admission = Admission::new(model);
         for tenant in &config.tenants {
             if tenant.device == spec.name {
@@ -64,7 +64,7 @@ pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
                 });
                 admitted.map_err(|refused| {
                     let text = format!("{:?} is refused already: {refused}", tenant.export);
-                    tenant.place.error(text)
+                    tenant.objective_place.error(text)
                 })?;
             }
         }
@@ -201,7 +201,7 @@ mod tests {
         };
         let text = error.to_string();
         assert!(
-            text.starts_with("b.toml:5: tenant.export: \"a\" is refused already"),
+            text.starts_with("b.toml:7: tenant.objective: \"a\" is refused already"),
             "{text}"
         );
     }

@@ -13,6 +13,7 @@ use crate::connection::{Body, Connection, Phase};
 use crate::counters::Counters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
+use crate::export::by_key;
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
@@ -46,6 +47,8 @@ pub struct Block {
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
     pub(crate) tenants: Tenants,
+    /// Reloads that the connections follow already.
+    followed: u64,
     /// Requests that their tenant's queue had no room for.
     overflow: VecDeque<u32>,
     /// Requests whose turn it is.
@@ -82,12 +85,12 @@ impl Block {
     pub fn new(shared: Arc<Shared>, shard: usize) -> Self {
         Self {
             pool: Pool::new(shared.memory_bytes),
-            shared,
             shard,
             connections: Vec::new(),
             pending: Vec::new(),
             free: Vec::new(),
             tenants: Tenants::new(),
+            followed: shared.reloads(),
             overflow: VecDeque::new(),
             queue: VecDeque::new(),
             resumable: Vec::new(),
@@ -95,6 +98,7 @@ impl Block {
             scratch: Vec::new(),
             trailer: Vec::new(),
             is_looking: false,
+            shared,
         }
     }
 
@@ -612,12 +616,42 @@ impl Block {
         add(&self.counters().stalled, stalled);
     }
 
-    /// Follows a reload, and tells the other threads how the tenants fare.
+    /// Follows a reload: connections end whose export is not what it was. Requests under way are
+    /// answered first.
+    fn follow<C: Calls>(&mut self, calls: &mut C, now: Time) {
+        let reloads = self.shared.reloads();
+        if reloads == self.followed {
+            return;
+        }
+        self.followed = reloads;
+        let exports = self.shared.exports();
+        self.tenants.sync(&exports);
+        self.nvme_look(calls, now);
+        let exports = by_key(&exports);
+        for index in 0..self.connections.len() {
+            let slot = &mut self.connections[index];
+            let ended = slot.take_if(|connection| {
+                let session = connection.session.as_ref();
+                session.is_some_and(|session| {
+                    let new = exports.get(&session.export.key());
+                    !new.is_some_and(|new| session.export.goes_on_as(new))
+                })
+            });
+            if let Some(mut connection) = ended {
+                if !connection.is_closing {
+                    connection.finish_input(&mut self.pool);
+                }
+                self.settle(connection, calls);
+            }
+        }
+    }
+
+    /// Keeps up with the exports, and tells the other threads how the tenants fare.
     fn report(&mut self, now: Time) {
         self.tenants.sync(&self.shared.exports());
         let status = self.tenants.status(now);
         *lock(&self.shared.tenants[self.shard]) = status;
-        while let Some(notice) = self.tenants.take_notice() {
+        while let Some(notice) = self.tenants.take_notice(now) {
             self.shared.push_notice(notice);
         }
     }
@@ -629,6 +663,7 @@ impl Application for Block {
 
     fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
         let now = context.now();
+        self.follow(context.calls, now);
         match event {
             Event::Recv { flow, data } => self.receive(flow, data, context.calls, now),
             Event::File {

@@ -1,7 +1,7 @@
 //! What all shards of one server share.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dataplane::shard::ShardStats;
@@ -18,6 +18,8 @@ const NOTICES_MAX: usize = 256;
 /// What all shards of one server share.
 pub struct Shared {
     exports: Mutex<Arc<Exports>>,
+    /// How often the exports were replaced.
+    reloads: AtomicU64,
     pub(crate) tls: Mutex<Option<ServerTls>>,
     /// One set of counters a shard.
     pub counters: Vec<Counters>,
@@ -43,6 +45,7 @@ impl Shared {
     pub fn new(exports: Exports, shards: Arc<Vec<ShardStats>>, memory_bytes: usize) -> Self {
         Self {
             exports: Mutex::new(Arc::new(exports)),
+            reloads: AtomicU64::new(0),
             tls: Mutex::default(),
             counters: shards.iter().map(|_| Counters::default()).collect(),
             tenants: shards.iter().map(|_| Mutex::default()).collect(),
@@ -72,13 +75,20 @@ impl Shared {
         Arc::clone(&lock(&self.exports))
     }
 
-    /// New connections see these exports. Those of NBD that exist keep what they have. Those of
-    /// NVMe/TCP follow within a second.
+    /// New connections see these exports. Each shard ends connections of NBD whose export is gone,
+    /// has another range, or is read-only now, before it reads another request. Hosts of NVMe/TCP
+    /// are told of the change at the same time.
     pub fn set_exports(&self, exports: Exports) {
         if let Some(subsystem) = self.nvme() {
             subsystem.set_exports(&exports);
         }
         *lock(&self.exports) = Arc::new(exports);
+        self.reloads.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the exports were replaced.
+    pub(crate) fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Acquire)
     }
 
     /// New connections do this about TLS. By default there is none.

@@ -7,14 +7,29 @@ use dataplane::{FlowId, Time};
 use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
 
 use crate::device::Device;
-use crate::export::{Export, Exports, Key};
+use crate::export::{Export, Exports, Key, by_key};
 use crate::nbd::request::{Kind, Request};
 use crate::rates::{Fare, Meter};
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
 const QUEUED_MAX: u32 = 1024;
+/// So long a tenant has to keep to its reservation before that is said. A tenant at its limit is in
+/// and out of its deficit several times a second.
+const WITHIN_NS: u64 = 10_000_000_000;
 /// What zeros and trims are charged at most: the device does not move their data.
 const ZEROES_CHARGED_BYTES: u64 = 1 << 20;
+
+/// What was said of a tenant that asks for more than it reserved.
+#[derive(Default)]
+enum Deficit {
+    /// Nothing, or that it is over.
+    #[default]
+    Unsaid,
+    /// That it asks for more.
+    Said,
+    /// As `Said`; since this time the tenant keeps to its reservation.
+    Over(Time),
+}
 
 /// One export on one shard.
 struct Tenant {
@@ -29,6 +44,7 @@ struct Tenant {
     /// The configuration does not name the export any more.
     is_gone: bool,
     meter: Meter,
+    deficit: Deficit,
     /// Connections that wait until the queue is shorter.
     waiting: Vec<FlowId>,
 }
@@ -88,10 +104,7 @@ impl Tenants {
     pub(crate) fn sync(&mut self, exports: &Arc<Exports>) {
         if !Arc::ptr_eq(&self.seen, exports) {
             self.seen = Arc::clone(exports);
-            let wanted = exports
-                .iter()
-                .map(|export| (export.key(), export))
-                .collect();
+            let wanted = by_key(exports);
             for at in 0..self.tenants.len() {
                 self.refresh(at, &wanted);
             }
@@ -169,6 +182,7 @@ impl Tenants {
             under_way: 0,
             is_gone: false,
             meter: Meter::default(),
+            deficit: Deficit::default(),
             waiting: Vec::new(),
         };
         let at = self.free.pop().unwrap_or_else(|| {
@@ -307,29 +321,45 @@ impl Tenants {
     }
 
     /// The next thing that somebody should know: about an export or a device, and what.
-    pub(crate) fn take_notice(&mut self) -> Option<(String, Notice)> {
-        if let Some(notice) = self.notices.pop_front() {
-            return Some(notice);
-        }
-        for (device, scheduler) in &mut self.schedulers {
-            while let Some(notice) = scheduler.take_notice() {
-                let of = match notice {
-                    Notice::Deficit { tenant } | Notice::DeficitOver { tenant } => {
-                        let mut tenants = self.tenants.iter().flatten();
-                        tenants
-                            .find(|other| {
-                                other.id == tenant && Arc::ptr_eq(&other.export.device, device)
-                            })
-                            .map(|other| other.export.name.clone())
-                    }
-                    _ => Some(device.name.clone()),
-                };
-                if let Some(of) = of {
-                    self.notices.push_back((of, notice));
-                }
-            }
+    pub(crate) fn take_notice(&mut self, now: Time) -> Option<(String, Notice)> {
+        if self.notices.is_empty() {
+            self.gather_notices(now);
         }
         self.notices.pop_front()
+    }
+
+    fn gather_notices(&mut self, now: Time) {
+        for (device, scheduler) in &mut self.schedulers {
+            while let Some(notice) = scheduler.take_notice() {
+                let (Notice::Deficit { tenant } | Notice::DeficitOver { tenant }) = notice else {
+                    self.notices.push_back((device.name.clone(), notice));
+                    continue;
+                };
+                let mut tenants = self.tenants.iter_mut().flatten();
+                let found = tenants
+                    .find(|other| other.id == tenant && Arc::ptr_eq(&other.export.device, device));
+                let Some(found) = found else { continue };
+                found.deficit = match (&found.deficit, notice) {
+                    (Deficit::Unsaid, Notice::Deficit { .. }) => {
+                        let name = found.export.name.clone();
+                        self.notices.push_back((name, notice));
+                        Deficit::Said
+                    }
+                    (Deficit::Unsaid, _) => Deficit::Unsaid,
+                    (_, Notice::Deficit { .. }) => Deficit::Said,
+                    _ => Deficit::Over(now),
+                };
+            }
+        }
+        for tenant in self.tenants.iter_mut().flatten() {
+            if let Deficit::Over(since) = tenant.deficit
+                && now.since_ns(since) >= WITHIN_NS
+            {
+                tenant.deficit = Deficit::Unsaid;
+                let over = Notice::DeficitOver { tenant: tenant.id };
+                self.notices.push_back((tenant.export.name.clone(), over));
+            }
+        }
     }
 }
 
@@ -363,8 +393,13 @@ mod tests {
         )
     }
 
-    /// What is said while a tenant's reads take so long, for thirty seconds.
-    fn said_while_reads_take(took_ns: u64, exports: &Arc<Exports>) -> Vec<String> {
+    /// What is said while the first tenant's reads take so long, for thirty seconds: one each
+    /// millisecond, if it is among those that count.
+    fn said_while_reads_take(
+        took_ns: u64,
+        exports: &Arc<Exports>,
+        counts: fn(u64) -> bool,
+    ) -> Vec<String> {
         let mut tenants = Tenants::new();
         tenants.sync(exports);
         let tenant = tenants.open(&exports[0]).unwrap();
@@ -380,12 +415,14 @@ mod tests {
         let mut said = Vec::new();
         for millisecond in 1..30_000 {
             let now = Time(millisecond * 1_000_000);
-            assert!(tenants.enqueue(tenant, &request, 0, now));
+            if counts(millisecond) {
+                assert!(tenants.enqueue(tenant, &request, 0, now));
+            }
             tenants.round(now, &mut ready, &mut resumable);
             for _ in ready.drain(..) {
                 tenants.completed(tenant, &request, took_ns, took_ns);
             }
-            while let Some((name, notice)) = tenants.take_notice() {
+            while let Some((name, notice)) = tenants.take_notice(now) {
                 said.push(crate::launch::text(&name, notice));
             }
         }
@@ -398,12 +435,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path(), &reader("db", 2000));
         let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
-        let said = said_while_reads_take(900_000, &exports);
+        let said = said_while_reads_take(900_000, &exports, |_| true);
         assert_eq!(said.len(), 1, "{said:?}");
         let expected = "ram no longer behaves as calibrated: a 95th percentile of ";
         assert!(said[0].starts_with(expected), "{said:?}");
         let drift = exports[0].device.qos.status().drift.unwrap();
         assert_eq!(drift.calibrated_p95_us, 100.0);
+    }
+
+    /// A tenant that is in and out of its deficit every four seconds asks for too much once.
+    #[test]
+    fn a_deficit_is_said_once_until_it_is_over_for_ten_seconds() {
+        let directory = tempfile::tempdir().unwrap();
+        let greedy = "[[tenant]]\nexport = \"scan\"\ndevice = \"ram\"\nread_only = true\n";
+        let config = config(directory.path(), &(reader("db", 450) + greedy));
+        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        let said = said_while_reads_take(80_000, &exports, |millisecond| {
+            millisecond < 15_000 && millisecond % 4000 < 2000
+        });
+        let expected = [
+            "db asks for more than its objective reserved: its requests wait",
+            "db has kept to what its objective reserved for 10 s",
+        ];
+        assert_eq!(said, expected);
     }
 
     /// What the device does by now is too little for what was promised: a reload of the same file
@@ -413,7 +467,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path(), &reader("db", 2000).replace("5000", "150"));
         let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
-        said_while_reads_take(4_000_000, &exports);
+        said_while_reads_take(4_000_000, &exports, |_| true);
         let model = exports[0].device.qos.model();
         let refused = qos::Admission::new(model).admit(&exports[0].tenant_spec());
         assert!(refused.is_err(), "the device has not aged");

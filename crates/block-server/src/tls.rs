@@ -1,7 +1,6 @@
 //! TLS for NBD (`NBD_OPT_STARTTLS`), by rustls: no I/O of its own.
 
 use std::io::{IoSlice, Read as _, Write as _};
-use std::path::Path;
 use std::sync::Arc;
 
 use dataplane::{Calls, FlowId};
@@ -11,7 +10,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::certificate::ClientCertificate;
-use crate::config::{ConfigError, TlsSpec};
+use crate::config::{ConfigError, NamedFile, TlsSpec};
 
 /// Plaintext that becomes records at once: four records.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -31,47 +30,39 @@ impl ServerTls {
     /// A file cannot be read, or does not hold what it should: the line of the configuration is
     /// named.
     pub fn load(spec: &TlsSpec) -> Result<Self, ConfigError> {
-        let wrong = |key: &'static str, path: &Path, why: String| {
-            let mut place = spec.place.clone();
-            place.key = key;
-            place.error(format!("{}: {why}", path.display()))
-        };
-        let certificates = |key: &'static str, path: &Path| {
-            let read = CertificateDer::pem_file_iter(path)
+        let certificates = |file: &NamedFile| {
+            let read = CertificateDer::pem_file_iter(&file.path)
                 .and_then(|all| all.collect::<Result<Vec<_>, _>>())
-                .map_err(|error| wrong(key, path, error.to_string()))?;
+                .map_err(|error| file.error(error))?;
             match read.is_empty() {
-                true => Err(wrong(key, path, "holds no certificate".to_owned())),
+                true => Err(file.error("holds no certificate")),
                 false => Ok(read),
             }
         };
-        let chain = certificates("tls.certificate", &spec.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&spec.key)
-            .map_err(|error| wrong("tls.key", &spec.key, error.to_string()))?;
+        let chain = certificates(&spec.certificate)?;
+        let key =
+            PrivateKeyDer::from_pem_file(&spec.key.path).map_err(|error| spec.key.error(error))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| wrong("tls.certificate", &spec.certificate, error.to_string()))?;
+            .map_err(|error| spec.certificate.error(error))?;
         let builder = match &spec.client_ca {
             None => builder.with_no_client_auth(),
-            Some(path) => {
-                let failed = |why: String| wrong("tls.client_ca", path, why);
+            Some(file) => {
                 let mut roots = RootCertStore::empty();
-                for certificate in certificates("tls.client_ca", path)? {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| failed(error.to_string()))?;
+                for certificate in certificates(file)? {
+                    roots.add(certificate).map_err(|error| file.error(error))?;
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                         .build()
-                        .map_err(|error| failed(error.to_string()))?;
+                        .map_err(|error| file.error(error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let config = builder
             .with_single_cert(chain, key)
-            .map_err(|error| wrong("tls.key", &spec.key, error.to_string()))?;
+            .map_err(|error| spec.key.error(error))?;
         Ok(Self {
             config: Arc::new(config),
             is_required: spec.is_required,

@@ -123,10 +123,21 @@ fn what_cannot_be_promised_is_refused_with_its_line() {
     let error = open(&OBJECTIVE.replace("2000", "20000")).unwrap_err();
     assert!(
         error.starts_with(
-            "b.toml:6: tenant.export: \"critical\" is refused: the tenant needs 2,000,000 tokens/s"
+            "b.toml:9: tenant.objective: \"critical\" is refused: the tenant needs 2,000,000 tokens/s"
         ),
         "{error}"
     );
     let error = open(&OBJECTIVE.replace("100000", "10")).unwrap_err();
     assert!(error.contains("below what the device does"), "{error}");
+    let text = config(directory.path(), OBJECTIVE);
+    std::fs::write(directory.path().join("calibration.json"), "{").unwrap();
+    let broken = Config::parse(Path::new("b.toml"), &text).unwrap();
+    let error = export::open(&broken, &Vec::new(), 1)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.starts_with("b.toml:4: device.calibration: "),
+        "{error}"
+    );
 }

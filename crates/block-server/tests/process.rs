@@ -32,6 +32,7 @@ fn address(port: u16) -> SocketAddr {
 
 const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
                       [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+const READ_ONLY: &str = "[[tenant]]\nexport = \"same\"\ndevice = \"ram\"\nread_only = true\n";
 
 #[test]
 fn it_reloads_without_dropping_and_drains() {
@@ -44,12 +45,14 @@ fn it_reloads_without_dropping_and_drains() {
             audit.display()
         )
     };
-    let config = write_config(directory.path(), port, &with_metrics(TENANT));
+    let first = with_metrics(&format!("{TENANT}{READ_ONLY}"));
+    let config = write_config(directory.path(), port, &first);
     let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
     };
     assert!(line.contains("Ready"), "{line}");
     let mut old = Client::connect(address(port)).go("a");
+    let mut same = Client::connect(address(port)).go("same");
     old.write(0, b"before");
     let mut next = || {
         let mut line = String::new();
@@ -57,16 +60,20 @@ fn it_reloads_without_dropping_and_drains() {
         line
     };
     let more = format!(
-        "{TENANT}read_only = true\n[[device]]\npath = \"{}\"\ncreate = \"1MiB\"\n\
+        "connections_max = 9\n{TENANT}read_only = true\n{READ_ONLY}description = \"new\"\n\
+         [[device]]\npath = \"{}\"\ncreate = \"1MiB\"\n\
          [[tenant]]\nexport = \"b\"\ndevice = \"{0}\"\n",
         directory.path().join("new").display()
     );
     write_config(directory.path(), port, &with_metrics(&more));
     signal(&child, "-HUP");
     let line = next();
-    assert!(line.contains("Reloaded([\"a\", \"b\"])"), "{line}");
-    // The old connection has what it had; a new one sees the new configuration, and the same data.
-    old.write(100, b"after");
+    let expected = "Reloaded { exports: [\"a\", \"same\", \"b\"], ended: [\"a\"], after_restart: [\"connections_max\"] }";
+    assert!(line.contains(expected), "{line}");
+    // Who might write and may not any more is gone; the other one goes on. A new connection sees
+    // the new configuration, and the same data.
+    assert!(old.is_closed());
+    assert_eq!(same.read(0, 6), b"before");
     let mut new = Client::connect(address(port)).go("a");
     assert_eq!(new.read(0, 6), b"before");
     assert_eq!(new.exchange(0, WRITE, (0, 1), b"x"), 1);
@@ -75,10 +82,10 @@ fn it_reloads_without_dropping_and_drains() {
     signal(&child, "-HUP");
     let line = next();
     assert!(
-        line.contains("NotReloaded") && line.contains("blocks.toml:5"),
+        line.contains("NotReloaded") && line.contains("blocks.toml:6"),
         "{line}"
     );
-    assert_eq!(old.read(100, 5), b"after");
+    assert_eq!(same.read(0, 6), b"before");
 
     let mut scrape = TcpStream::connect(address(metrics)).unwrap();
     scrape.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -87,29 +94,91 @@ fn it_reloads_without_dropping_and_drains() {
     for expected in [
         "slackline_block_writes_total{export=\"b\"} 1\n",
         "slackline_block_read_latency_ns_count{export=\"a\"}",
+        // From before the reload, too.
+        "slackline_block_writes_total{export=\"a\"} 1\n",
+        "slackline_block_reads_total{export=\"same\"} 2\n",
         "slackline_shard_batch_events_bucket{shard=\"0\",le=\"1\"}",
     ] {
         assert!(page.contains(expected), "{page}");
     }
     let log = std::fs::read_to_string(&audit).unwrap();
     let events: Vec<&str> = log.lines().collect();
-    assert_eq!(events.len(), 4, "{log}");
-    assert!(events[3].contains("\"refused\",\"reason\":"), "{log}");
-    assert!(events[0].contains("\"admitted\",\"export\":\"a\""), "{log}");
-    assert!(events[1].contains("\"changed\",\"export\":\"a\""), "{log}");
-    assert!(events[2].contains("\"admitted\",\"export\":\"b\""), "{log}");
+    let ends = ",\"ends_connections\":true}";
+    for (at, expected, does_end) in [
+        (0, "\"admitted\",\"export\":\"a\"", false),
+        (1, "\"admitted\",\"export\":\"same\"", false),
+        (2, "\"changed\",\"export\":\"a\"", true),
+        (3, "\"changed\",\"export\":\"same\"", false),
+        (4, "\"admitted\",\"export\":\"b\"", false),
+        (5, "\"refused\",\"reason\":", false),
+    ] {
+        assert!(events[at].contains(expected), "{log}");
+        assert_eq!(events[at].ends_with(ends), does_end, "{log}");
+    }
+    assert_eq!(events.len(), 6, "{log}");
     write_config(directory.path(), port, &with_metrics(TENANT));
     signal(&child, "-HUP");
-    assert!(next().contains("Reloaded([\"a\"])"));
+    let line = next();
+    let expected = "Reloaded { exports: [\"a\"], ended: [\"same\", \"b\"], after_restart: [] }";
+    assert!(line.contains(expected), "{line}");
+    assert!(same.is_closed());
     let log = std::fs::read_to_string(&audit).unwrap();
     let removed = "\"removed\",\"export\":\"b\"";
     assert!(
-        log.lines().skip(4).any(|line| line.contains(removed)),
+        log.lines().skip(6).any(|line| line.contains(removed)),
         "{log}"
     );
     signal(&child, "-TERM");
-    assert!(old.is_closed() && new.is_closed());
+    assert!(new.is_closed());
     assert!(child.wait().unwrap().success());
+}
+
+/// Requests that wait for tokens are answered; then nobody writes to what another one has now.
+#[test]
+fn a_renamed_tenant_s_client_cannot_write_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = write_config(directory.path(), port, TENANT);
+    let Some((mut child, line, mut messages)) = start_process(&config) else {
+        return;
+    };
+    assert!(line.contains("Ready"), "{line}");
+    let mut old = Client::connect(address(port)).go("a");
+    let mut half = Client::connect(address(port)).go("a");
+    // The first half of a write: it is never carried out.
+    half.send(0, WRITE, 0, 1 << 19, &[9; 1 << 18]);
+    old.write(0, b"old");
+    write_config(directory.path(), port, &TENANT.replace("\"a\"", "\"b\""));
+    signal(&child, "-HUP");
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    assert!(line.contains("ended: [\"a\"]"), "{line}");
+    // No time for the shard to look at its connections by itself.
+    old.send(0, WRITE, 0, 3, b"bad");
+    assert!(old.is_closed() && half.is_closed());
+    let mut new = Client::connect(address(port)).go("b");
+    assert_eq!(new.read(0, 3), b"old");
+    signal(&child, "-TERM");
+    assert!(child.wait().unwrap().success());
+}
+
+/// What is in the way of a start is in the audit log, and nobody was admitted.
+#[test]
+fn a_start_that_fails_admits_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let text = format!("audit_log = \"{}\"\n{TENANT}", audit.display());
+    let config = write_config(directory.path(), port, &text);
+    let Some((mut child, line, _messages)) = start_process(&config) else {
+        return;
+    };
+    assert!(line.contains(&port.to_string()), "{line}");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let log = std::fs::read_to_string(&audit).unwrap();
+    assert!(log.contains("\"refused\",\"reason\":"), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
 }
 
 #[test]

@@ -41,13 +41,16 @@ impl Page {
 pub fn shards(page: &mut String, shards: &[ShardStats]) {
     type Pick = fn(&ShardStats) -> u64;
     let each: [(&str, &str, &str, Pick); 10] = [
-        ("batch_bound", "gauge", "The batch bound.", |s| {
-            s.bound.load(Ordering::Relaxed)
-        }),
+        (
+            "batch_bound",
+            "gauge",
+            "Largest number of requests in one turn of the loop.",
+            |s| s.bound.load(Ordering::Relaxed),
+        ),
         (
             "full_turns_total",
             "counter",
-            "Turns that reached the bound.",
+            "Turns of the loop that reached batch_bound.",
             |s| s.full_turns.load(Ordering::Relaxed),
         ),
         (
@@ -68,28 +71,31 @@ pub fn shards(page: &mut String, shards: &[ShardStats]) {
         (
             "spin_limit_ns",
             "gauge",
-            "How long the shard spins before it sleeps.",
+            "Longest time that the shard spins before it sleeps, in nanoseconds.",
             |s| s.spin_limit_ns.load(Ordering::Relaxed),
         ),
         (
             "wake_ns",
             "gauge",
-            "What a wake-up from a sleep takes.",
+            "Time that a wake-up from a sleep takes, in nanoseconds.",
             |s| s.wake_ns.load(Ordering::Relaxed),
         ),
-        ("flows", "gauge", "Flows.", |s| {
-            s.flows.load(Ordering::Relaxed)
-        }),
+        (
+            "flows",
+            "gauge",
+            "Connections that this shard serves.",
+            |s| s.flows.load(Ordering::Relaxed),
+        ),
         (
             "flows_arrived_total",
             "counter",
-            "Flows from other shards.",
+            "Connections that came from other shards.",
             |s| s.arrived.load(Ordering::Relaxed),
         ),
         (
             "flows_departed_total",
             "counter",
-            "Flows to other shards.",
+            "Connections that went to other shards.",
             |s| s.departed.load(Ordering::Relaxed),
         ),
     ];
@@ -104,19 +110,19 @@ pub fn shards(page: &mut String, shards: &[ShardStats]) {
     let histograms: [(&str, &str, Histogram, u32); 3] = [
         (
             "batch_events",
-            "Events of a turn.",
+            "Events in one turn of the loop.",
             |s| s.batch_events.snapshot(),
             7,
         ),
         (
             "service_ns",
-            "Work for one event.",
+            "Time to work on one event, in nanoseconds.",
             |s| s.service_ns.snapshot(),
             24,
         ),
         (
             "sojourn_ns",
-            "From arrival to answer.",
+            "Time from the arrival of a request to its answer, in nanoseconds.",
             |s| s.sojourn_ns.snapshot(),
             30,
         ),

@@ -66,15 +66,6 @@ mod flag {
     pub(super) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Why an export cannot be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is none of this name, as far as this client may know.
-    Unknown,
-    /// This client may not have it.
-    Policy,
-}
-
 /// The exports that one client may see.
 pub trait Catalogue {
     /// What the server keeps of an export.
@@ -83,11 +74,8 @@ pub trait Catalogue {
     /// Names and descriptions, in order.
     fn list(&self) -> Vec<(String, String)>;
 
-    /// The export of a name.
-    ///
-    /// # Errors
-    /// There is none, or it is not for this client.
-    fn find(&self, name: &str) -> Result<Self::Export, Refusal>;
+    /// The export of a name. `None`: there is none that this client may use.
+    fn find(&self, name: &str) -> Option<Self::Export>;
 
     /// What a client is told of it.
     fn describe(&self, export: &Self::Export) -> ExportInfo;
@@ -351,7 +339,7 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Step<C::Export> {
         let name = std::str::from_utf8(data).ok();
-        let found = name.and_then(|name| Some((name, catalogue.find(name).ok()?)));
+        let found = name.and_then(|name| Some((name, catalogue.find(name)?)));
         let Some((name, export)) = found else {
             return Step::Close;
         };
@@ -382,18 +370,12 @@ impl Handshake {
         catalogue: &C,
         out: &mut Vec<u8>,
     ) -> Option<C::Export> {
-        match catalogue.find(name) {
-            Ok(export) => Some(export),
-            Err(Refusal::Unknown) => {
-                reply(out, option, answer::UNKNOWN, &[b"there is no such export"]);
-                None
-            }
-            Err(Refusal::Policy) => {
-                let text = b"this client may not use the export";
-                reply(out, option, answer::POLICY, &[text]);
-                None
-            }
+        let found = catalogue.find(name);
+        if found.is_none() {
+            // The same for an export that is not for this client: its name stays hidden.
+            reply(out, option, answer::UNKNOWN, &[b"there is no such export"]);
         }
+        found
     }
 
     fn go<C: Catalogue>(

@@ -37,7 +37,7 @@ impl RawNvme {
         let is_printable = name.bytes().all(|byte| byte.is_ascii_graphic());
         if !name.starts_with("nqn.") || !is_printable || name.len() > NQN_MAX_BYTES {
             return Err(place.error(format!(
-                "{name:?} is no qualified name of at most {NQN_MAX_BYTES} bytes, as in \
+                "{name:?} is not a qualified name of at most {NQN_MAX_BYTES} bytes, as in \
                  \"nqn.2026-11.com.example:blocks\""
             )));
         }

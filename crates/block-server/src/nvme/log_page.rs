@@ -70,7 +70,7 @@ fn errors(controller: &Controller) -> Vec<u8> {
 
 fn health(view: &View<'_>, controller: &Controller) -> Vec<u8> {
     let sum = |pick: fn(&ExportStats) -> &AtomicU64| -> u64 {
-        let stats = view.visible().flat_map(|(_, export)| &export.stats);
+        let stats = view.visible().flat_map(|(_, export)| export.stats.iter());
         stats.map(|stats| pick(stats).load(Ordering::Relaxed)).sum()
     };
     let mut page = Structure::new(512);

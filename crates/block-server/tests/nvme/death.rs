@@ -59,10 +59,6 @@ fn nothing_answered_is_lost_when_the_server_is_killed() {
 
 /// At random moments of a load of writes, each with FUA. `SLACKLINE_KILLS` says how many.
 #[test]
-#[expect(
-    clippy::print_stdout,
-    reason = "how much was at stake is worth knowing"
-)]
 fn nothing_answered_is_lost_at_a_random_moment() {
     const BLOCKS: usize = 1024;
     let directory = tempfile::tempdir().unwrap();

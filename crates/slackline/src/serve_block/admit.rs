@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             .find(|book| book.device == *name)
             .with_context(|| {
                 format!(
-                    "{file}: --device: no device {name:?}; there are: {}",
+                    "{file}: --device: there is no device {name:?}; there are: {}",
                     names.join(", ")
                 )
             })?,

@@ -132,6 +132,22 @@ fn served(nbd: &[SocketAddr], nvme: &[SocketAddr]) -> String {
     served.join(" and ")
 }
 
+fn reloaded(exports: &[String], ended: &[String], after_restart: &[&str]) -> String {
+    let exports = exports.join(", ");
+    let mut text = format!("configuration read again: new connections see {exports}");
+    if !ended.is_empty() {
+        let ended = ended.join(", ");
+        text += &format!(
+            ". NBD connections end of exports that are gone, moved or read-only now: {ended}"
+        );
+    }
+    if !after_restart.is_empty() {
+        let keys = after_restart.join(", ");
+        text += &format!(". Restart the server for the new value of {keys}");
+    }
+    text
+}
+
 fn say(notice: Notice) {
     match notice {
         Notice::Ready {
@@ -143,15 +159,37 @@ fn say(notice: Notice) {
             message(&format!("serving {served}: {}", exports.join(", ")));
             let _ = sd_notify::notify(&[NotifyState::Ready]);
         }
-        Notice::Reloaded(exports) => message(&format!(
-            "configuration read again: new connections see {}",
-            exports.join(", ")
-        )),
+        Notice::Reloaded {
+            exports,
+            ended,
+            after_restart,
+        } => message(&reloaded(&exports, &ended, &after_restart)),
         Notice::NotReloaded(reason) => message(&format!("the old configuration stays: {reason}")),
         Notice::Tenant(text) => message(&text),
         Notice::Draining => {
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
             message("draining: no new connections; a second signal ends the server at once");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_says_whose_connections_end_and_what_needs_a_restart() {
+        let names =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let text = "configuration read again: new connections see a, b";
+        assert_eq!(reloaded(&names(&["a", "b"]), &[], &[]), text);
+        let more = reloaded(&names(&["a", "b"]), &names(&["c"]), &["listen", "drain_s"]);
+        assert_eq!(
+            more,
+            format!(
+                "{text}. NBD connections end of exports that are gone, moved or read-only now: c. \
+                 Restart the server for the new value of listen, drain_s"
+            )
+        );
     }
 }

@@ -117,7 +117,10 @@ impl Seen {
                 &self.worst,
             ),
             line(
-                format!(" IOPS of all tenants: {} · q quits ", now(&self.iops)),
+                format!(
+                    " IOPS of all tenants: {} · q quits ",
+                    Grouped(now(&self.iops))
+                ),
                 &self.iops,
             ),
         ]
@@ -390,7 +393,7 @@ mod tests {
         let screen = terminal.backend().to_string();
         for expected in [
             "p95 of the worst tenant: 86 % of its objective",
-            "IOPS of all tenants: 2000",
+            "IOPS of all tenants: 2,000",
             "Tokens/s of flash left to others: db 180,000.",
             "Tokens/s of flash used from others: scan 170,000.",
             "Connections: 3",

@@ -164,10 +164,15 @@ fn a_check_changes_nothing_and_names_what_a_start_would_refuse() {
     assert_ne!(code, Some(0));
     let expected = "blocks.toml:1: cores: cannot run on CPU 1023";
     assert!(said.contains(expected), "{said}");
-    // A start that is refused makes no file either.
+    // A start that is refused makes no disk either, and the audit log says why.
     let refused = run("run", &config, &[]);
     assert_ne!(refused.status.code(), Some(0));
-    assert!(!disk.exists() && !log.exists());
+    assert!(!disk.exists());
+    let audit = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        audit.contains("\"refused\"") && audit.contains(expected),
+        "{audit}"
+    );
 }
 
 #[test]

@@ -300,7 +300,7 @@ fn a_tenant_is_planned_on_simulated_flash() {
         (&[][..], "--device: choose one of flash, ram"),
         (
             &["--device", "x"],
-            "--device: no device \"x\"; there are: flash, ram",
+            "--device: there is no device \"x\"; there are: flash, ram",
         ),
     ] {
         let output = ask(more);
