@@ -91,6 +91,19 @@ pub struct DeviceSpec {
     pub calibration: Option<PathBuf>,
     /// Where the device stands in the file.
     pub place: Place,
+    /// Where other keys of the device stand.
+    pub keys: Vec<Place>,
+}
+
+impl DeviceSpec {
+    /// Where a key of the device stands; the device's own line if the file does not have the key.
+    pub fn place_of(&self, key: &'static str) -> Place {
+        let own = self.keys.iter().find(|place| place.key == key);
+        own.cloned().unwrap_or_else(|| Place {
+            key,
+            ..self.place.clone()
+        })
+    }
 }
 
 /// A tenant: a range of a device under a name.
@@ -209,12 +222,37 @@ struct RawDevice {
     name: Option<Spanned<String>>,
     path: Option<Spanned<PathBuf>>,
     create: Option<Spanned<String>>,
-    #[serde(default)]
-    preallocate: bool,
-    direct: Option<bool>,
+    preallocate: Option<Spanned<bool>>,
+    direct: Option<Spanned<bool>>,
     memory: Option<Spanned<String>>,
     simulated: Option<Spanned<String>>,
-    calibration: Option<PathBuf>,
+    calibration: Option<Spanned<PathBuf>>,
+}
+
+impl RawDevice {
+    fn is_preallocated(&self) -> bool {
+        self.preallocate.as_ref().is_some_and(|it| *it.as_ref())
+    }
+
+    fn keys(&self, reader: &Reader<'_>) -> Vec<Place> {
+        fn place<T>(
+            reader: &Reader<'_>,
+            value: &Option<Spanned<T>>,
+            key: &'static str,
+        ) -> Option<Place> {
+            value.as_ref().map(|value| reader.place(value, key))
+        }
+        [
+            place(reader, &self.name, "device.name"),
+            place(reader, &self.create, "device.create"),
+            place(reader, &self.preallocate, "device.preallocate"),
+            place(reader, &self.direct, "device.direct"),
+            place(reader, &self.calibration, "device.calibration"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -317,22 +355,22 @@ impl Reader<'_> {
                     let place = self.place(create, "device.create");
                     return Err(place.error("must be above 0"));
                 }
-                if raw.preallocate && create_bytes.is_none() {
+                if raw.is_preallocated() && create_bytes.is_none() {
                     return Err(at_table("device.preallocate")
                         .error("is only for a file that is made: give its size as `create`"));
                 }
                 let backing = Backing::Path {
                     path: path.as_ref().clone(),
                     create_bytes,
-                    is_preallocated: raw.preallocate,
-                    is_direct: raw.direct.unwrap_or(true),
+                    is_preallocated: raw.is_preallocated(),
+                    is_direct: raw.direct.as_ref().is_none_or(|it| *it.as_ref()),
                 };
                 (backing, place, Some(path.as_ref().display().to_string()))
             }
             (None, Some(memory)) => {
                 let place = self.place(memory, "device.memory");
                 let size_bytes = self.size(memory, "device.memory")?;
-                if raw.create.is_some() || raw.preallocate || raw.direct.is_some() {
+                if raw.create.is_some() || raw.is_preallocated() || raw.direct.is_some() {
                     return Err(place.error(
                         "`create`, `preallocate` and `direct` are for devices with a `path`",
                     ));
@@ -355,8 +393,9 @@ impl Reader<'_> {
         Ok(DeviceSpec {
             name,
             backing,
-            calibration: raw.calibration.clone(),
+            calibration: raw.calibration.as_ref().map(|it| it.as_ref().clone()),
             place,
+            keys: raw.keys(self),
         })
     }
 
@@ -372,7 +411,7 @@ impl Reader<'_> {
             && raw.create.is_none()
             && raw.calibration.is_none()
             && raw.direct.is_none()
-            && !raw.preallocate;
+            && !raw.is_preallocated();
         if !is_alone {
             return Err(place.error("a simulated device has a `name` beside it, and nothing else"));
         }
@@ -390,6 +429,7 @@ impl Reader<'_> {
             },
             calibration: None,
             place,
+            keys: raw.keys(self),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use dataplane::file_lock::{RangeLock, lock_range};
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::config::{Backing, DeviceSpec};
+use crate::config::{Backing, ConfigError, DeviceSpec};
 use crate::creation::{ToMake, create};
 use crate::holders::{self, Holder};
 use crate::memory::Memory;
@@ -62,8 +62,6 @@ pub struct Device {
     pub is_writable: bool,
     /// What was opened.
     pub backing: Backing,
-    /// The file that says what the device can do.
-    pub calibration: Option<PathBuf>,
     /// Whose requests are submitted when.
     pub qos: Arc<qos::Device>,
     /// Device and inode number, or the number of the block device itself.
@@ -88,10 +86,9 @@ impl Device {
     pub fn open(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
-        let model = calibration.map(read_calibration).transpose()?;
         let (storage, size_bytes, identity) = match backing {
             Backing::Memory { size_bytes } => {
                 (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
@@ -121,7 +118,6 @@ impl Device {
             size_bytes,
             is_writable,
             backing: backing.clone(),
-            calibration: calibration.map(Path::to_path_buf),
             qos: Arc::new(qos::Device::new(model)),
             identity,
             held_by: None,
@@ -136,11 +132,11 @@ impl Device {
     pub fn plan(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let Some(file) = ToMake::of(backing) else {
-            return Self::open(name, backing, calibration, is_writable);
+            return Self::open(name, backing, model, is_writable);
         };
         let identity = file.check()?;
         let none = Backing::Memory { size_bytes: 4096 };
@@ -148,7 +144,7 @@ impl Device {
             size_bytes: file.size_bytes,
             backing: backing.clone(),
             identity: Some(identity),
-            ..Self::open(name, &none, calibration, is_writable)?
+            ..Self::open(name, &none, model, is_writable)?
         })
     }
 
@@ -160,14 +156,14 @@ impl Device {
     pub fn look(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let Backing::Path { path, .. } = backing else {
-            return Self::open(name, backing, calibration, is_writable);
+            return Self::open(name, backing, model, is_writable);
         };
         if ToMake::of(backing).is_some() {
-            return Self::plan(name, backing, calibration, is_writable);
+            return Self::plan(name, backing, model, is_writable);
         }
         let (status, is_block) = status_of(path)?;
         if is_writable {
@@ -196,8 +192,18 @@ impl Device {
             backing: backing.clone(),
             identity: Some(identity_of(&status, is_block)),
             held_by: holders::of(&file, &status, is_writable),
-            ..Self::open(name, &none, calibration, is_writable)?
+            ..Self::open(name, &none, model, is_writable)?
         })
+    }
+
+    /// Whether the device is what lies at a path, or was opened at that path.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let is_opened_there =
+            matches!(&self.backing, Backing::Path { path: own, .. } if own == path);
+        is_opened_there
+            || status_of(path).is_ok_and(|(status, is_block)| {
+                self.identity == Some(identity_of(&status, is_block))
+            })
     }
 
     /// Whether both are the same file or block device, by whatever name.
@@ -233,19 +239,22 @@ struct Calibration {
 ///
 /// # Errors
 /// The calibration cannot be read.
-pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, DeviceError> {
+pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, ConfigError> {
     match &spec.backing {
         Backing::Simulated { model } => Ok(qos::simulated::model(model)),
-        _ => spec
-            .calibration
-            .as_deref()
-            .map(read_calibration)
-            .transpose(),
+        _ => {
+            let read = spec
+                .calibration
+                .as_deref()
+                .map(read_calibration)
+                .transpose();
+            read.map_err(|error| spec.place_of("device.calibration").error(error.to_string()))
+        }
     }
 }
 
 fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
-    let wrong = |text: String| DeviceError(format!("calibration {}: {text}", path.display()));
+    let wrong = |text: String| DeviceError(format!("{}: {text}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let calibration: Calibration =
         serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -393,12 +402,16 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         } else {
             FlockOperation::NonBlockingLockShared
         };
-        patiently(HELD, || rustix::fs::flock(&first, lock)).map_err(|_| {
-            DeviceError(format!(
-                "{} is locked by another process: is it exported already?",
-                path.display()
-            ))
-        })?;
+        if patiently(HELD, || rustix::fs::flock(&first, lock)).is_err() {
+            drop(first);
+            let what = if holders::is_own(&status) {
+                "is in use by connections of a removed tenant of this server: wait until they \
+                 have ended, or end them"
+            } else {
+                "is locked by another process: is it exported already?"
+            };
+            return Err(DeviceError(format!("{} {what}", path.display())));
+        }
     }
     let is_owner = own_writes(&first, path, is_writable)?;
     let direct = is_direct.then(|| open(OFlags::DIRECT).ok()).flatten();
@@ -551,7 +564,11 @@ mod tests {
         let Err(refused) = Device::open("d", &backing, None, true) else {
             panic!("opened twice");
         };
-        assert!(refused.to_string().contains("locked by another process"));
+        assert!(
+            refused
+                .to_string()
+                .contains("removed tenant of this server")
+        );
         drop(device);
         std::fs::write(&path, [7; 8192]).unwrap();
         let device = Device::open("d", &backing, None, false).unwrap();

@@ -54,7 +54,7 @@ pub struct Plan {
 pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
     let mut books = Vec::new();
     for spec in &config.devices {
-        let model = model_of(spec).map_err(|error| spec.place.error(error.to_string()))?;
+        let model = model_of(spec)?;
         let mut admission = Admission::new(model);
         for tenant in &config.tenants {
             if tenant.device == spec.name {
