@@ -179,6 +179,8 @@ pub struct Config {
     pub devices: Vec<DeviceSpec>,
     /// The tenants.
     pub tenants: Vec<TenantSpec>,
+    /// Where keys of the whole server stand.
+    pub keys: Vec<Place>,
 }
 
 #[derive(Deserialize)]
@@ -195,7 +197,7 @@ struct RawConfig {
     memory: Option<Spanned<String>>,
     connections_max: Option<Spanned<usize>>,
     drain_s: Option<u32>,
-    audit_log: Option<PathBuf>,
+    audit_log: Option<Spanned<PathBuf>>,
     #[serde(default)]
     device: Vec<Spanned<RawDevice>>,
     #[serde(default)]
@@ -235,19 +237,12 @@ impl RawDevice {
     }
 
     fn keys(&self, reader: &Reader<'_>) -> Vec<Place> {
-        fn place<T>(
-            reader: &Reader<'_>,
-            value: &Option<Spanned<T>>,
-            key: &'static str,
-        ) -> Option<Place> {
-            value.as_ref().map(|value| reader.place(value, key))
-        }
         [
-            place(reader, &self.name, "device.name"),
-            place(reader, &self.create, "device.create"),
-            place(reader, &self.preallocate, "device.preallocate"),
-            place(reader, &self.direct, "device.direct"),
-            place(reader, &self.calibration, "device.calibration"),
+            reader.place_of(&self.name, "device.name"),
+            reader.place_of(&self.create, "device.create"),
+            reader.place_of(&self.preallocate, "device.preallocate"),
+            reader.place_of(&self.direct, "device.direct"),
+            reader.place_of(&self.calibration, "device.calibration"),
         ]
         .into_iter()
         .flatten()
@@ -313,6 +308,10 @@ impl Reader<'_> {
             line: self.line(value.span().start),
             key,
         }
+    }
+
+    fn place_of<T>(&self, value: &Option<Spanned<T>>, key: &'static str) -> Option<Place> {
+        value.as_ref().map(|value| self.place(value, key))
     }
 
     fn size(&self, text: &Spanned<String>, key: &'static str) -> Result<u64, ConfigError> {
@@ -627,15 +626,27 @@ impl Reader<'_> {
             cores: cores::read(self, &raw.cores)?,
             memory_bytes,
             connections_max: self.connections_max(raw)?,
-            audit_log: raw.audit_log.clone(),
+            audit_log: raw.audit_log.as_ref().map(|it| it.as_ref().clone()),
             drain_s: raw.drain_s.unwrap_or(10),
             devices,
             tenants,
+            keys: [
+                self.place_of(&raw.audit_log, "audit_log"),
+                self.place_of(&raw.memory, "memory"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         })
     }
 }
 
 impl Config {
+    /// Where a key of the whole server stands, of those in [`Config::keys`].
+    pub fn place_of(&self, key: &str) -> Option<&Place> {
+        self.keys.iter().find(|place| place.key == key)
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use crate::cores;
 use crate::creation::to_make;
 use crate::export;
 use crate::holders::Holder;
+use crate::memory;
 use crate::nvme::controller::Subsystem;
 use crate::server::{Block, Shared};
 use crate::tls::ServerTls;
@@ -28,7 +29,6 @@ use crate::tls::ServerTls;
 const SEND_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes of a connection that wait for memory.
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
-const NO_AUDIT_LOG: &str = "the audit log cannot be opened";
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
 /// System calls of a server of disks, beyond those of every server: holes are looked for, and a
@@ -158,7 +158,10 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
     let config = Config::read(file)?;
     cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
-    Audit::check(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
+    Audit::check(&config)?;
+    memory::check(&config)?;
+    // Without io_uring a server does not start.
+    drop(Uring::new(UringConfig::default())?);
     let (exports, devices) = export::look(&config)?;
     let held = devices.iter().filter_map(|device| {
         let holders = device.held_by.clone()?;
@@ -192,8 +195,8 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
-    let mut audit =
-        Audit::open(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
+    memory::check(&config)?;
+    let mut audit = Audit::open(&config)?;
     let exports = export::open(&config, &Vec::new(), shards.into())
         .inspect_err(|error| audit.refused(&error.to_string()))?;
     audit.changed(&Vec::new(), &exports);
@@ -365,6 +368,8 @@ fn reload(options: &Options, shared: &Shared, audit: &mut Audit) -> Notice {
     let old = shared.exports();
     let opened = Config::read(&options.config).and_then(|config| {
         let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
+        Audit::check_is_alone(&config)?;
+        memory::check(&config)?;
         Ok((export::open(&config, &old, shared.shards.len())?, tls))
     });
     match opened {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cache_server::launch::{Network, Notice, Options};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
+use qos::Grouped;
 use sd_notify::NotifyState;
 
 use crate::{Done, message};
@@ -203,7 +204,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     })
 }
 
-/// Room for a descriptor for each connection, where the hard limit allows.
+/// Room for a descriptor for each connection, where the hard limit allows. A warning where the limit
+/// does not.
 pub(crate) fn raise_descriptor_limit(connections: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -212,6 +214,17 @@ pub(crate) fn raise_descriptor_limit(connections: usize) {
         limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
         // Without it, accepting pauses when descriptors run out.
         let _ = setrlimit(Resource::Nofile, limit);
+    }
+    if let Some(limit) = getrlimit(Resource::Nofile)
+        .current
+        .filter(|&it| it < wanted)
+    {
+        message(&format!(
+            "{} connections are allowed, and the limit of open descriptors (`ulimit -n`) is {}: some clients will have to \
+             wait. Raise the limit, or allow fewer connections",
+            Grouped(connections as u64),
+            Grouped(limit)
+        ));
     }
 }
 
