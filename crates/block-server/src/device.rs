@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::file_lock::{RangeLock, lock_range};
+use qos::Grouped;
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -180,7 +181,8 @@ impl Device {
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| failed(path, "opened", errno))?;
         let user = match is_block {
-            true => usage::of_block_device(path, status.st_rdev),
+            true => usage::of_block_device(path, status.st_rdev)
+                .or_else(|| image_in_use(path, &status, is_writable)),
             false => usage::of_file(path),
         };
         if let Some(user) = user {
@@ -204,6 +206,35 @@ impl Device {
             || status_of(path).is_ok_and(|(status, is_block)| {
                 self.identity == Some(identity_of(&status, is_block))
             })
+    }
+
+    /// What has happened to the file of an open device: it is gone, another one, or shorter.
+    pub fn trouble(&self) -> Option<String> {
+        let (Storage::File(file), Backing::Path { path, .. }) = (&self.storage, &self.backing)
+        else {
+            return None;
+        };
+        let has_lost_its_end = || {
+            let size_bytes = size_of_file(&file.buffered, path).ok()?;
+            (size_bytes < self.size_bytes).then(|| {
+                format!(
+                    "has {} bytes, and had {}: reads and writes beyond its end fail",
+                    Grouped(size_bytes),
+                    Grouped(self.size_bytes)
+                )
+            })
+        };
+        let what = match rustix::fs::stat(path) {
+            Err(Errno::NOENT) => "was deleted: the data are gone when the server ends".to_owned(),
+            Err(_) => return None,
+            Ok(status) if self.identity != Some(identity_of(&status, file.is_block)) => {
+                "was replaced by another file: the server goes on with the one that it has open, \
+                 and takes the other one at a restart"
+                    .to_owned()
+            }
+            Ok(_) => has_lost_its_end()?,
+        };
+        Some(format!("{} {what}", path.display()))
     }
 
     /// Whether both are the same file or block device, by whatever name.
@@ -368,6 +399,20 @@ fn size_of_file(file: &OwnedFd, path: &Path) -> Result<u64, DeviceError> {
     rustix::fs::seek(file, SeekFrom::End(0)).map_err(|errno| failed(path, "measured", errno))
 }
 
+/// Why a loop device must not be exported: a server holds the file behind it.
+fn image_in_use(path: &Path, status: &Stat, is_writable: bool) -> Option<String> {
+    let image = usage::image_of(status.st_rdev)?;
+    let of_image = rustix::fs::stat(&image).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&image, flags, Mode::empty()).ok()?;
+    holders::of(&file, &of_image, is_writable)?;
+    Some(format!(
+        "{} is a loop device on {}, which is locked: is the file exported already?",
+        path.display(),
+        image.display()
+    ))
+}
+
 fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
     let (status, is_block) = status_of(path)?;
     let access = if is_writable {
@@ -393,6 +438,9 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         }
         errno => failed(path, "opened", errno),
     })?;
+    if is_block && let Some(user) = image_in_use(path, &status, is_writable) {
+        return Err(DeviceError(user));
+    }
     if !is_block {
         if let Some(holder) = usage::of_file(path) {
             return Err(DeviceError(holder));
@@ -622,6 +670,26 @@ mod tests {
             writer.join().unwrap();
             drop(device);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_replaced_or_shorter_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let device = Device::open("d", &backing(&path, Some(1 << 20)), None, true).unwrap();
+        assert_eq!(device.trouble(), None);
+        let said = || device.trouble().unwrap_or_default();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        assert!(
+            said().contains("has 4,096 bytes, and had 1,048,576"),
+            "{}",
+            said()
+        );
+        std::fs::remove_file(&path).unwrap();
+        assert!(said().contains("was deleted"), "{}", said());
+        std::fs::write(&path, "").unwrap();
+        assert!(said().contains("was replaced"), "{}", said());
     }
 
     #[test]

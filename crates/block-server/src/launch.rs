@@ -336,6 +336,9 @@ fn attend(
         for signal in signals.pending() {
             if signal == SIGHUP {
                 notice(reload(options, shared, audit));
+                for trouble in troubles(&shared.exports()) {
+                    notice(Notice::Tenant(trouble));
+                }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
@@ -347,6 +350,17 @@ fn attend(
         }
     }
     Ok(ended_by.unwrap_or(SIGTERM))
+}
+
+/// What has happened to the files of devices, each said once.
+fn troubles(exports: &export::Exports) -> Vec<String> {
+    let mut troubles: Vec<String> = Vec::new();
+    for trouble in exports.iter().filter_map(|export| export.device.trouble()) {
+        if !troubles.contains(&trouble) {
+            troubles.push(trouble);
+        }
+    }
+    troubles
 }
 
 /// What to say of a tenant or a device.
