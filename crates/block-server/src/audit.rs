@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Access;
 use serde::Serialize;
 
+use crate::config::{Backing, Config, ConfigError, Place};
 use crate::export::{Export, Exports};
 
 /// One line.
@@ -31,20 +33,85 @@ struct Line<'a> {
     ends_connections: bool,
 }
 
+/// What the log's file is for otherwise.
+fn other_use(config: &Config, place: &Place, log: &Path) -> Option<String> {
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let own = identity(log);
+    let is_log = |path: &Path| path == log || (own.is_some() && identity(path) == own);
+    if is_log(&place.file) {
+        return Some("the configuration".to_owned());
+    }
+    for device in &config.devices {
+        if matches!(&device.backing, Backing::Path { path, .. } if is_log(path)) {
+            return Some(format!("the device {:?}", device.name));
+        }
+        if device.calibration_path().is_some_and(is_log) {
+            return Some(format!("the calibration of {:?}", device.name));
+        }
+    }
+    let tls = config.tls.as_ref()?;
+    let files = [
+        (Some(&tls.certificate), "tls.certificate"),
+        (Some(&tls.key), "tls.key"),
+        (tls.client_ca.as_ref(), "tls.client_ca"),
+    ];
+    let mut files = files.into_iter();
+    let (_, key) = files.find(|(file, _)| file.is_some_and(|file| is_log(&file.path)))?;
+    Some(format!("the file of `{key}`"))
+}
+
+/// Does something with the path of a configuration's log, where it has one of its own.
+fn with_log<T>(
+    config: &Config,
+    act: impl Fn(&Path) -> std::io::Result<T>,
+) -> Result<Option<T>, ConfigError> {
+    let (Some(log), Some(place)) = (&config.audit_log, config.place_of("audit_log")) else {
+        return Ok(None);
+    };
+    if let Some(other) = other_use(config, place, log) {
+        let log = log.display();
+        let text = format!("{log} is {other}, which the log would damage: name a file of its own");
+        return Err(place.error(text));
+    }
+    let done = act(log)
+        .map_err(|error| place.error(format!("{} cannot be opened: {error}", log.display())))?;
+    Ok(Some(done))
+}
+
 /// The log, or none.
 #[derive(Debug)]
 pub(crate) struct Audit(Option<File>);
 
 impl Audit {
-    /// Opens the log to append to it.
-    pub(crate) fn open(path: Option<&Path>) -> std::io::Result<Self> {
-        let open = |path| File::options().append(true).create(true).open(path);
-        Ok(Self(path.map(open).transpose()?))
+    /// Opens the log of a configuration to append to it.
+    ///
+    /// # Errors
+    /// The log cannot be opened, or is a file that has another use.
+    pub(crate) fn open(config: &Config) -> Result<Self, ConfigError> {
+        let open = |path: &Path| File::options().append(true).create(true).open(path);
+        Ok(Self(with_log(config, open)?))
     }
 
     /// Whether the log could be opened. A log that does not exist is not made.
-    pub(crate) fn check(path: Option<&Path>) -> std::io::Result<()> {
-        let Some(path) = path else { return Ok(()) };
+    ///
+    /// # Errors
+    /// See [`Audit::open`].
+    pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+        with_log(config, Self::check_path).map(drop)
+    }
+
+    /// Whether the log is a file of its own.
+    ///
+    /// # Errors
+    /// The log is a device, the configuration, or another file that it names.
+    pub(crate) fn check_is_alone(config: &Config) -> Result<(), ConfigError> {
+        with_log(config, |_| Ok(())).map(drop)
+    }
+
+    fn check_path(path: &Path) -> std::io::Result<()> {
         match File::options().append(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let parent = path
@@ -126,14 +193,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_makes_no_log() {
+    fn the_log_is_a_file_of_its_own_and_a_check_makes_none() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("audit.jsonl");
-        assert!(Audit::check(None).is_ok());
-        assert!(Audit::check(Some(&file)).is_ok());
-        assert!(!file.exists());
-        assert!(Audit::check(Some(&file.join("below"))).is_err());
-        Audit::open(Some(&file)).unwrap();
-        assert!(Audit::check(Some(&file)).is_ok());
+        let at = |name: &str| directory.path().join(name);
+        for name in ["blocks.toml", "disk", "cert", "ca", "curve"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        std::fs::hard_link(at("disk"), at("link")).unwrap();
+        let parse = |log: &str| {
+            let text = format!(
+                "audit_log = {:?}\n[tls]\ncertificate = {:?}\nkey = \"/no/key\"\nclient_ca = {:?}\n\
+                 [[device]]\npath = {:?}\ncalibration = {:?}\n[[device]]\npath = {:?}\n\
+                 create = \"1MiB\"\n[[tenant]]\nexport = \"a\"\ndevice = {3:?}\n",
+                at(log),
+                at("cert"),
+                at("ca"),
+                at("disk"),
+                at("curve"),
+                at("new")
+            );
+            Config::parse(&at("blocks.toml"), &text).unwrap()
+        };
+        let is_good = |log: &str| Audit::check(&parse(log)).is_ok();
+        assert!(is_good("audit.jsonl"));
+        assert!(!at("audit.jsonl").exists());
+        Audit::open(&parse("audit.jsonl")).unwrap();
+        assert!(is_good("audit.jsonl"));
+        for (log, expected) in [
+            ("audit.jsonl/below", "cannot be opened: Not a directory"),
+            ("blocks.toml", "is the configuration"),
+            ("disk", "is the device"),
+            ("link", "is the device"),
+            ("new", "is the device"),
+            ("curve", "is the calibration of"),
+            ("cert", "is the file of `tls.certificate`"),
+            ("ca", "is the file of `tls.client_ca`"),
+        ] {
+            let error = Audit::open(&parse(log)).unwrap_err().to_string();
+            let place = format!("{}:1: audit_log: ", at("blocks.toml").display());
+            assert!(
+                error.starts_with(&place) && error.contains(expected),
+                "{error}"
+            );
+            assert!(error.contains(&at(log).display().to_string()), "{error}");
+            assert!(Audit::check(&parse(log)).is_err());
+        }
+        assert!(!at("new").exists());
     }
 }

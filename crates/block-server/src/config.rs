@@ -92,6 +92,19 @@ pub struct DeviceSpec {
     pub calibration: Option<NamedFile>,
     /// Where the device stands in the file.
     pub place: Place,
+    /// Where other keys of the device stand.
+    pub keys: Vec<Place>,
+}
+
+impl DeviceSpec {
+    /// Where a key of the device stands; the device's own line if the file does not have the key.
+    pub fn place_of(&self, key: &'static str) -> Place {
+        let own = self.keys.iter().find(|place| place.key == key);
+        own.cloned().unwrap_or_else(|| Place {
+            key,
+            ..self.place.clone()
+        })
+    }
 }
 
 impl DeviceSpec {
@@ -190,6 +203,8 @@ pub struct Config {
     pub devices: Vec<DeviceSpec>,
     /// The tenants.
     pub tenants: Vec<TenantSpec>,
+    /// Where keys of the whole server stand.
+    pub keys: Vec<Place>,
 }
 
 #[derive(Deserialize)]
@@ -206,7 +221,7 @@ struct RawConfig {
     memory: Option<Spanned<String>>,
     connections_max: Option<Spanned<usize>>,
     drain_s: Option<u32>,
-    audit_log: Option<PathBuf>,
+    audit_log: Option<Spanned<PathBuf>>,
     #[serde(default)]
     device: Vec<Spanned<RawDevice>>,
     #[serde(default)]
@@ -233,12 +248,30 @@ struct RawDevice {
     name: Option<Spanned<String>>,
     path: Option<Spanned<PathBuf>>,
     create: Option<Spanned<String>>,
-    #[serde(default)]
-    preallocate: bool,
-    direct: Option<bool>,
+    preallocate: Option<Spanned<bool>>,
+    direct: Option<Spanned<bool>>,
     memory: Option<Spanned<String>>,
     simulated: Option<Spanned<String>>,
     calibration: Option<Spanned<PathBuf>>,
+}
+
+impl RawDevice {
+    fn is_preallocated(&self) -> bool {
+        self.preallocate.as_ref().is_some_and(|it| *it.as_ref())
+    }
+
+    fn keys(&self, reader: &Reader<'_>) -> Vec<Place> {
+        [
+            reader.place_of(&self.name, "device.name"),
+            reader.place_of(&self.create, "device.create"),
+            reader.place_of(&self.preallocate, "device.preallocate"),
+            reader.place_of(&self.direct, "device.direct"),
+            reader.place_of(&self.calibration, "device.calibration"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -366,6 +399,10 @@ impl Reader<'_> {
         }
     }
 
+    fn place_of<T>(&self, value: &Option<Spanned<T>>, key: &'static str) -> Option<Place> {
+        value.as_ref().map(|value| self.place(value, key))
+    }
+
     fn size(&self, text: &Spanned<String>, key: &'static str) -> Result<u64, ConfigError> {
         parse_size(text.as_ref()).ok_or_else(|| {
             self.place(text, key).error(format!(
@@ -406,22 +443,22 @@ impl Reader<'_> {
                     let place = self.place(create, "device.create");
                     return Err(place.error("must be above 0"));
                 }
-                if raw.preallocate && create_bytes.is_none() {
+                if raw.is_preallocated() && create_bytes.is_none() {
                     return Err(at_table("device.preallocate")
                         .error("is only for a file that is made: give its size as `create`"));
                 }
                 let backing = Backing::Path {
                     path: path.as_ref().clone(),
                     create_bytes,
-                    is_preallocated: raw.preallocate,
-                    is_direct: raw.direct.unwrap_or(true),
+                    is_preallocated: raw.is_preallocated(),
+                    is_direct: raw.direct.as_ref().is_none_or(|it| *it.as_ref()),
                 };
                 (backing, place, Some(path.as_ref().display().to_string()))
             }
             (None, Some(memory)) => {
                 let place = self.place(memory, "device.memory");
                 let size_bytes = self.size(memory, "device.memory")?;
-                if raw.create.is_some() || raw.preallocate || raw.direct.is_some() {
+                if raw.create.is_some() || raw.is_preallocated() || raw.direct.is_some() {
                     return Err(place.error(
                         "`create`, `preallocate` and `direct` are for devices with a `path`",
                     ));
@@ -453,6 +490,7 @@ impl Reader<'_> {
                 place: self.place(path, "device.calibration"),
             }),
             place,
+            keys: raw.keys(self),
         })
     }
 
@@ -468,7 +506,7 @@ impl Reader<'_> {
             && raw.create.is_none()
             && raw.calibration.is_none()
             && raw.direct.is_none()
-            && !raw.preallocate;
+            && !raw.is_preallocated();
         if !is_alone {
             return Err(place.error("a simulated device has a `name` beside it, and nothing else"));
         }
@@ -486,6 +524,7 @@ impl Reader<'_> {
             },
             calibration: None,
             place,
+            keys: raw.keys(self),
         })
     }
 
@@ -698,10 +737,17 @@ impl Reader<'_> {
             cores: cores::read(self, &raw.cores)?,
             memory_bytes,
             connections_max: self.connections_max(raw)?,
-            audit_log: raw.audit_log.clone(),
+            audit_log: raw.audit_log.as_ref().map(|it| it.as_ref().clone()),
             drain_s: raw.drain_s.unwrap_or(10),
             devices,
             tenants,
+            keys: [
+                self.place_of(&raw.audit_log, "audit_log"),
+                self.place_of(&raw.memory, "memory"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         })
     }
 }
@@ -728,6 +774,11 @@ impl Config {
         ];
         let changed = keys.into_iter().filter(|(_, has_changed)| *has_changed);
         changed.map(|(key, _)| key).collect()
+    }
+
+    /// Where a key of the whole server stands, of those in [`Config::keys`].
+    pub fn place_of(&self, key: &str) -> Option<&Place> {
+        self.keys.iter().find(|place| place.key == key)
     }
 
     /// Reads a file.

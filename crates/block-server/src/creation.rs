@@ -61,6 +61,12 @@ impl<'a> ToMake<'a> {
                 Grouped(self.size_bytes)
             )));
         }
+        // A file without a name shows whether the file system has files of this size.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        if let Ok(nameless) = rustix::fs::openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR) {
+            rustix::fs::ftruncate(&nameless, self.size_bytes)
+                .map_err(|errno| failed(self.path, "given its size", errno))?;
+        }
         let directory = rustix::fs::fstat(&parent).map_err(not_made)?;
         let mut hasher = DefaultHasher::new();
         (directory.st_dev, directory.st_ino, self.path.file_name()).hash(&mut hasher);
@@ -139,6 +145,11 @@ mod tests {
             (*create_bytes, *is_preallocated) = (Some(1 << 60), true);
         }
         assert!(refused(&large).contains("cannot be preallocated"));
+        let mut huge = at("disk");
+        if let Backing::Path { create_bytes, .. } = &mut huge {
+            *create_bytes = Some(u64::MAX);
+        }
+        assert!(refused(&huge).contains("cannot be given its size"));
         // A file that is there is opened.
         Device::open("d", &at("disk"), None, true).unwrap();
         assert_eq!(to_make(&at("disk")), None);

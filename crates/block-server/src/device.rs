@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::file_lock::{RangeLock, lock_range};
+use qos::Grouped;
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -62,8 +63,6 @@ pub struct Device {
     pub is_writable: bool,
     /// What was opened.
     pub backing: Backing,
-    /// The file that says what the device can do.
-    pub calibration: Option<PathBuf>,
     /// Whose requests are submitted when.
     pub qos: Arc<qos::Device>,
     /// Device and inode number, or the number of the block device itself.
@@ -88,10 +87,9 @@ impl Device {
     pub fn open(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
-        let model = calibration.map(read_calibration).transpose()?;
         let (storage, size_bytes, identity) = match backing {
             Backing::Memory { size_bytes } => {
                 (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
@@ -121,7 +119,6 @@ impl Device {
             size_bytes,
             is_writable,
             backing: backing.clone(),
-            calibration: calibration.map(Path::to_path_buf),
             qos: Arc::new(qos::Device::new(model)),
             identity,
             held_by: None,
@@ -136,11 +133,11 @@ impl Device {
     pub fn plan(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let Some(file) = ToMake::of(backing) else {
-            return Self::open(name, backing, calibration, is_writable);
+            return Self::open(name, backing, model, is_writable);
         };
         let identity = file.check()?;
         let none = Backing::Memory { size_bytes: 4096 };
@@ -148,7 +145,7 @@ impl Device {
             size_bytes: file.size_bytes,
             backing: backing.clone(),
             identity: Some(identity),
-            ..Self::open(name, &none, calibration, is_writable)?
+            ..Self::open(name, &none, model, is_writable)?
         })
     }
 
@@ -160,14 +157,14 @@ impl Device {
     pub fn look(
         name: &str,
         backing: &Backing,
-        calibration: Option<&Path>,
+        model: Option<qos::DeviceModel>,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let Backing::Path { path, .. } = backing else {
-            return Self::open(name, backing, calibration, is_writable);
+            return Self::open(name, backing, model, is_writable);
         };
         if ToMake::of(backing).is_some() {
-            return Self::plan(name, backing, calibration, is_writable);
+            return Self::plan(name, backing, model, is_writable);
         }
         let (status, is_block) = status_of(path)?;
         if is_writable {
@@ -184,7 +181,8 @@ impl Device {
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| failed(path, "opened", errno))?;
         let user = match is_block {
-            true => usage::of_block_device(path, status.st_rdev),
+            true => usage::of_block_device(path, status.st_rdev)
+                .or_else(|| image_in_use(path, &status, is_writable)),
             false => usage::of_file(path),
         };
         if let Some(user) = user {
@@ -196,8 +194,47 @@ impl Device {
             backing: backing.clone(),
             identity: Some(identity_of(&status, is_block)),
             held_by: holders::of(&file, &status, is_writable),
-            ..Self::open(name, &none, calibration, is_writable)?
+            ..Self::open(name, &none, model, is_writable)?
         })
+    }
+
+    /// Whether the device is what lies at a path, or was opened at that path.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let is_opened_there =
+            matches!(&self.backing, Backing::Path { path: own, .. } if own == path);
+        is_opened_there
+            || status_of(path).is_ok_and(|(status, is_block)| {
+                self.identity == Some(identity_of(&status, is_block))
+            })
+    }
+
+    /// What has happened to the file of an open device: it is gone, another one, or shorter.
+    pub fn trouble(&self) -> Option<String> {
+        let (Storage::File(file), Backing::Path { path, .. }) = (&self.storage, &self.backing)
+        else {
+            return None;
+        };
+        let has_lost_its_end = || {
+            let size_bytes = size_of_file(&file.buffered, path).ok()?;
+            (size_bytes < self.size_bytes).then(|| {
+                format!(
+                    "has {} bytes, and had {}: reads and writes beyond its end fail",
+                    Grouped(size_bytes),
+                    Grouped(self.size_bytes)
+                )
+            })
+        };
+        let what = match rustix::fs::stat(path) {
+            Err(Errno::NOENT) => "was deleted: the data are gone when the server ends".to_owned(),
+            Err(_) => return None,
+            Ok(status) if self.identity != Some(identity_of(&status, file.is_block)) => {
+                "was replaced by another file: the server goes on with the one that it has open, \
+                 and takes the other one at a restart"
+                    .to_owned()
+            }
+            Ok(_) => has_lost_its_end()?,
+        };
+        Some(format!("{} {what}", path.display()))
     }
 
     /// Whether both are the same file or block device, by whatever name.
@@ -247,7 +284,7 @@ pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, ConfigErr
 }
 
 fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
-    let wrong = |text: String| DeviceError(format!("calibration {}: {text}", path.display()));
+    let wrong = |text: String| DeviceError(format!("{}: {text}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let calibration: Calibration =
         serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -361,6 +398,20 @@ fn size_of_file(file: &OwnedFd, path: &Path) -> Result<u64, DeviceError> {
     rustix::fs::seek(file, SeekFrom::End(0)).map_err(|errno| failed(path, "measured", errno))
 }
 
+/// Why a loop device must not be exported: a server holds the file behind it.
+fn image_in_use(path: &Path, status: &Stat, is_writable: bool) -> Option<String> {
+    let image = usage::image_of(status.st_rdev)?;
+    let of_image = rustix::fs::stat(&image).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&image, flags, Mode::empty()).ok()?;
+    holders::of(&file, &of_image, is_writable)?;
+    Some(format!(
+        "{} is a loop device on {}, which is locked: is the file exported already?",
+        path.display(),
+        image.display()
+    ))
+}
+
 fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
     let (status, is_block) = status_of(path)?;
     let access = if is_writable {
@@ -386,6 +437,9 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         }
         errno => failed(path, "opened", errno),
     })?;
+    if is_block && let Some(user) = image_in_use(path, &status, is_writable) {
+        return Err(DeviceError(user));
+    }
     if !is_block {
         if let Some(holder) = usage::of_file(path) {
             return Err(DeviceError(holder));
@@ -395,12 +449,16 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         } else {
             FlockOperation::NonBlockingLockShared
         };
-        patiently(HELD, || rustix::fs::flock(&first, lock)).map_err(|_| {
-            DeviceError(format!(
-                "{} is locked by another process: is it exported already?",
-                path.display()
-            ))
-        })?;
+        if patiently(HELD, || rustix::fs::flock(&first, lock)).is_err() {
+            drop(first);
+            let what = if holders::is_own(&status) {
+                "is in use by connections of a removed tenant of this server: wait until they \
+                 have ended, or end them"
+            } else {
+                "is locked by another process: is it exported already?"
+            };
+            return Err(DeviceError(format!("{} {what}", path.display())));
+        }
     }
     let is_owner = own_writes(&first, path, is_writable)?;
     let direct = is_direct.then(|| open(OFlags::DIRECT).ok()).flatten();
@@ -553,7 +611,11 @@ mod tests {
         let Err(refused) = Device::open("d", &backing, None, true) else {
             panic!("opened twice");
         };
-        assert!(refused.to_string().contains("locked by another process"));
+        assert!(
+            refused
+                .to_string()
+                .contains("removed tenant of this server")
+        );
         drop(device);
         std::fs::write(&path, [7; 8192]).unwrap();
         let device = Device::open("d", &backing, None, false).unwrap();
@@ -607,6 +669,26 @@ mod tests {
             writer.join().unwrap();
             drop(device);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_replaced_or_shorter_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let device = Device::open("d", &backing(&path, Some(1 << 20)), None, true).unwrap();
+        assert_eq!(device.trouble(), None);
+        let said = || device.trouble().unwrap_or_default();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        assert!(
+            said().contains("has 4,096 bytes, and had 1,048,576"),
+            "{}",
+            said()
+        );
+        std::fs::remove_file(&path).unwrap();
+        assert!(said().contains("was deleted"), "{}", said());
+        std::fs::write(&path, "").unwrap();
+        assert!(said().contains("was replaced"), "{}", said());
     }
 
     #[test]

@@ -1,15 +1,14 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dataplane::histogram::{Histogram, add};
-use qos::{Admission, Objective, TenantSpec};
+use qos::{Admission, DeviceModel, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
-use crate::config::{self, Backing, Config, ConfigError};
+use crate::config::{self, Backing, Config, ConfigError, DeviceSpec};
 use crate::creation::to_make;
 use crate::device::{Device, DeviceError, model_of};
 use crate::nbd::ExportInfo;
@@ -120,22 +119,82 @@ pub(crate) fn by_key(exports: &Exports) -> HashMap<Key, &Arc<Export>> {
 }
 
 /// How devices are opened: a function such as [`Device::open`].
-type Open = fn(&str, &Backing, Option<&Path>, bool) -> Result<Device, DeviceError>;
+type Open = fn(&str, &Backing, Option<DeviceModel>, bool) -> Result<Device, DeviceError>;
 
-fn open_devices(
-    config: &Config,
-    old: &Exports,
-    open: Open,
-) -> Result<Vec<Arc<Device>>, ConfigError> {
-    let mut devices: Vec<Arc<Device>> = Vec::new();
+/// A device of a configuration.
+struct Opened {
+    device: Arc<Device>,
+    /// What the calibration says, if the device is open already with another one.
+    recalibrated: Option<Option<DeviceModel>>,
+}
+
+impl Opened {
+    /// What the device is expected to do under the configuration.
+    fn model(&self) -> Option<DeviceModel> {
+        let changed = self.recalibrated.clone();
+        changed.unwrap_or_else(|| self.device.qos.model())
+    }
+}
+
+/// Whether an open device is the one that a configuration means.
+fn is_meant(device: &Device, spec: &DeviceSpec) -> bool {
+    match (&spec.backing, &device.backing) {
+        (Backing::Path { path, .. }, Backing::Path { .. }) => device.is_at(path),
+        (Backing::Memory { .. }, Backing::Memory { .. }) => device.name == spec.name,
+        _ => false,
+    }
+}
+
+/// The first key whose change an open device cannot follow.
+fn key_of_restart(device: &Device, spec: &DeviceSpec) -> Option<&'static str> {
+    if device.name != spec.name {
+        return Some("device.name");
+    }
+    match (&device.backing, &spec.backing) {
+        (
+            Backing::Path {
+                create_bytes,
+                is_preallocated,
+                is_direct,
+                ..
+            },
+            Backing::Path {
+                create_bytes: new_bytes,
+                is_preallocated: new_preallocated,
+                is_direct: new_direct,
+                ..
+            },
+        ) => [
+            ("device.create", create_bytes != new_bytes),
+            ("device.preallocate", is_preallocated != new_preallocated),
+            ("device.direct", is_direct != new_direct),
+        ]
+        .into_iter()
+        .find_map(|(key, has_changed)| has_changed.then_some(key)),
+        (old, new) => (old != new).then_some("device.memory"),
+    }
+}
+
+fn open_devices(config: &Config, old: &Exports, open: Open) -> Result<Vec<Opened>, ConfigError> {
+    let mut devices: Vec<Opened> = Vec::new();
     for spec in &config.devices {
         let mut tenants = config.tenants.iter();
         let is_writable = tenants.any(|tenant| tenant.device == spec.name && !tenant.is_read_only);
-        let known = old.iter().map(|export| &export.device).find(|device| {
-            device.name == spec.name
-                && device.backing == spec.backing
-                && device.calibration.as_deref() == spec.calibration_path()
-        });
+        let mut known = old.iter().map(|export| &export.device);
+        let known = known.find(|device| is_meant(device, spec));
+        if let Some(key) = known.and_then(|device| key_of_restart(device, spec)) {
+            return Err(spec.place_of(key).error(
+                "differs from what the device was opened with, and a change needs a restart: \
+                 restart the server, or put the old value back",
+            ));
+        }
+        let model = match &spec.backing {
+            Backing::Simulated { .. } => None,
+            _ => model_of(spec)?,
+        };
+        let recalibrated = known
+            .filter(|device| device.qos.calibration() != model)
+            .map(|_| model.clone());
         let device = match known {
             Some(device) if is_writable && !device.is_writable => {
                 return Err(spec.place.error(
@@ -145,23 +204,24 @@ fn open_devices(
             }
             Some(device) => Arc::clone(device),
             None => {
-                // What is wrong with it is said at its own line.
-                model_of(spec)?;
-                let calibration = spec.calibration_path();
-                let opened = open(&spec.name, &spec.backing, calibration, is_writable);
+                let opened = open(&spec.name, &spec.backing, model, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
         };
-        if let Some(other) = devices.iter().find(|other| other.is_same(&device)) {
-            let text = format!("is the same as device {:?}", other.name);
+        if let Some(other) = devices.iter().find(|other| other.device.is_same(&device)) {
+            let text = format!("is the same as device {:?}", other.device.name);
             return Err(spec.place.error(text));
         }
-        devices.push(device);
+        devices.push(Opened {
+            device,
+            recalibrated,
+        });
     }
     Ok(devices)
 }
 
 /// Opens what a configuration names. Devices and counts of `old` are kept where they are the same.
+/// A kept device follows its calibration.
 ///
 /// # Errors
 /// A device cannot be opened, or a range does not fit: the line of the file is named.
@@ -173,7 +233,13 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
         exports_of(config, &devices, old, shards)?;
     }
     let devices = open_devices(config, old, Device::open)?;
-    exports_of(config, &devices, old, shards)
+    let exports = exports_of(config, &devices, old, shards)?;
+    for opened in devices {
+        if let Some(model) = opened.recalibrated {
+            opened.device.qos.set_model(model);
+        }
+    }
+    Ok(exports)
 }
 
 /// As [`open`], but nothing is made and nothing is locked: to see whether a server would start.
@@ -184,25 +250,32 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
 pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError> {
     let devices = open_devices(config, &Vec::new(), Device::look)?;
     let exports = exports_of(config, &devices, &Vec::new(), 1)?;
-    Ok((exports, devices))
+    let devices = devices.into_iter().map(|opened| opened.device);
+    Ok((exports, devices.collect()))
 }
 
 fn exports_of(
     config: &Config,
-    devices: &[Arc<Device>],
+    opened: &[Opened],
     old: &Exports,
     shards: usize,
 ) -> Result<Exports, ConfigError> {
     let mut exports: Exports = Vec::new();
-    let mut admissions: Vec<Admission> = devices
-        .iter()
-        .map(|device| Admission::new(device.qos.model()))
-        .collect();
+    let devices: Vec<&Arc<Device>> = opened.iter().map(|opened| &opened.device).collect();
+    let models = opened.iter().map(Opened::model);
+    let mut admissions: Vec<Admission> = models.map(Admission::new).collect();
+    let is_recalibrated = |device: &Arc<Device>| {
+        let mut opened = opened.iter();
+        opened.any(|it| it.recalibrated.is_some() && Arc::ptr_eq(&it.device, device))
+    };
     let old = by_key(old);
     let before = |export: &str, device: &Arc<Device>| old.get(&key(export, device)).copied();
-    // What was promised before stays promised, also where the device does less by now.
+    // What was promised before stays promised, also where the device does less by now. Another
+    // calibration is asked again, as at a start.
     let is_kept = |tenant: &config::TenantSpec, device: &Arc<Device>| {
-        before(&tenant.export, device).is_some_and(|other| other.tenant_spec() == tenant.promise())
+        !is_recalibrated(device)
+            && before(&tenant.export, device)
+                .is_some_and(|other| other.tenant_spec() == tenant.promise())
     };
     for tenant in &config.tenants {
         let mut both = devices.iter().zip(&mut admissions);
@@ -451,6 +524,74 @@ mod tests {
         let reads = open(&config(&tenant("a", "ram", "read_only = true")), &first, 1).unwrap();
         let writes = open(&config(&tenant("a", "ram", "")), &reads, 1).unwrap();
         assert!(ended(&reads, &writes).is_empty());
+    }
+
+    /// The data of a device that is served are there after every reload, and what needs a restart
+    /// is refused as such.
+    #[test]
+    fn a_served_device_is_kept_whatever_its_table_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let calibrate = |tokens_per_s: u32| {
+            let points = format!("[{{\"p95_us\": 100.0, \"tokens_per_s\": {tokens_per_s}}}]");
+            let curve = format!("{{\"mixed\": {points}, \"read_only\": {points}}}");
+            let text = format!("{{\"write_cost\": 1000, \"curve\": {curve}}}");
+            std::fs::write(at("curve"), text).unwrap();
+        };
+        let parse = |ram: &str, disk: &str| {
+            let text = format!(
+                "[[device]]\nname = \"ram\"\n{ram}\n[[device]]\nname = \"disk\"\npath = {:?}\n\
+                 {disk}\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n[[tenant]]\n\
+                 export = \"b\"\ndevice = \"disk\"\n",
+                at("disk")
+            );
+            Config::parse(Path::new("b.toml"), &text).unwrap()
+        };
+        let (ram, disk) = ("memory = \"1MiB\"", "create = \"1MiB\"");
+        let first = open(&parse(ram, disk), &Vec::new(), 1).unwrap();
+        let rate = |exports: &Exports, number: usize| {
+            let model = exports[number].device.qos.model();
+            model.map(|model| model.curve.read_only.max_tokens_per_s())
+        };
+        calibrate(5_000);
+        let curve = format!("\ncalibration = {:?}", at("curve"));
+        let with_curve = parse(&format!("{ram}{curve}"), &format!("{disk}{curve}"));
+        for tokens_per_s in [5_000, 7_000] {
+            calibrate(tokens_per_s);
+            let next = open(&with_curve, &first, 1).unwrap();
+            for number in [0, 1] {
+                assert!(Arc::ptr_eq(&next[number].device, &first[number].device));
+                assert_eq!(rate(&next, number), Some(tokens_per_s.into()));
+            }
+        }
+        for (ram, disk, expected) in [
+            (
+                "memory = \"2MiB\"",
+                disk,
+                "b.toml:3: device.memory: differs",
+            ),
+            (ram, "create = \"2MiB\"", "b.toml:7: device.create: differs"),
+            (
+                ram,
+                "create = \"1MiB\"\ndirect = false",
+                "b.toml:8: device.direct: differs",
+            ),
+            (ram, "", "b.toml:6: device.create: differs"),
+        ] {
+            let error = open(&parse(ram, disk), &first, 1)
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(error.starts_with(expected), "{error}");
+            assert!(error.contains("needs a restart"), "{error}");
+            assert_eq!(rate(&first, 0), Some(7_000.0), "nothing has changed");
+        }
+        open(&parse(ram, disk), &first, 1).unwrap();
+        assert_eq!(rate(&first, 0), None);
+        let missing = parse(&format!("{ram}\ncalibration = \"/no/curve\""), disk);
+        let error = open(&missing, &first, 1).err().unwrap().to_string();
+        let expected = "b.toml:4: device.calibration: /no/curve: No such file";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[test]

@@ -41,22 +41,28 @@ fn has_flock(locks: &str, status: &Stat, is_writable: bool) -> bool {
     })
 }
 
-fn processes(status: &Stat) -> Vec<Holder> {
-    let has_open = |pid: u32| {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
-        descriptors.into_iter().flatten().flatten().any(|entry| {
-            let found = fs::metadata(entry.path());
-            found.is_ok_and(|found| {
-                let is_same_device =
-                    found.file_type().is_block_device() && found.rdev() == status.st_rdev;
-                is_same_device || (found.dev(), found.ino()) == (status.st_dev, status.st_ino)
-            })
+fn has_open(pid: u32, status: &Stat) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+    descriptors.into_iter().flatten().flatten().any(|entry| {
+        let found = fs::metadata(entry.path());
+        found.is_ok_and(|found| {
+            let is_same_device =
+                found.file_type().is_block_device() && found.rdev() == status.st_rdev;
+            is_same_device || (found.dev(), found.ino()) == (status.st_dev, status.st_ino)
         })
-    };
+    })
+}
+
+/// Whether this process has the device open.
+pub(crate) fn is_own(status: &Stat) -> bool {
+    has_open(std::process::id(), status)
+}
+
+fn processes(status: &Stat) -> Vec<Holder> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| pid != std::process::id() && has_open(pid))
+        .filter(|&pid| pid != std::process::id() && has_open(pid, status))
         .map(|pid| {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             let name = name.trim_end().to_owned();

@@ -20,6 +20,7 @@ use crate::cores;
 use crate::creation::to_make;
 use crate::export;
 use crate::holders::Holder;
+use crate::memory;
 use crate::nvme::controller::Subsystem;
 use crate::server::{Block, Shared};
 use crate::tls::ServerTls;
@@ -28,7 +29,6 @@ use crate::tls::ServerTls;
 const SEND_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes of a connection that wait for memory.
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
-const NO_AUDIT_LOG: &str = "the audit log cannot be opened";
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
 /// System calls of a server of disks, beyond those of every server: holes are looked for, and a
@@ -166,7 +166,10 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
     let config = Config::read(file)?;
     cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
-    Audit::check(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
+    Audit::check(&config)?;
+    memory::check(&config)?;
+    // Without io_uring a server does not start.
+    drop(Uring::new(UringConfig::default())?);
     let (exports, devices) = export::look(&config)?;
     let held = devices.iter().filter_map(|device| {
         let holders = device.held_by.clone()?;
@@ -195,8 +198,7 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
 /// [`LaunchError`]: nothing is left behind.
 pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
-    let mut audit =
-        Audit::open(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
+    let mut audit = Audit::open(&config)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(LaunchError::start("signals cannot be caught"))?;
     let mut started = start(options, &config).inspect_err(|error| {
@@ -232,6 +234,7 @@ fn start(options: &Options, config: &Config) -> Result<Started, LaunchError> {
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
+    memory::check(config)?;
     let exports = export::open(config, &Vec::new(), shards.into())?;
     let Sockets {
         listeners,
@@ -364,6 +367,9 @@ fn attend(
         for signal in signals.pending() {
             if signal == SIGHUP {
                 notice(reload(options, config, &started.shared, audit));
+                for trouble in troubles(&started.shared.exports()) {
+                    notice(Notice::Tenant(trouble));
+                }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
@@ -377,6 +383,17 @@ fn attend(
         }
     }
     Ok(ended_by.unwrap_or(SIGTERM))
+}
+
+/// What has happened to the files of devices, each said once.
+fn troubles(exports: &export::Exports) -> Vec<String> {
+    let mut troubles: Vec<String> = Vec::new();
+    for trouble in exports.iter().filter_map(|export| export.device.trouble()) {
+        if !troubles.contains(&trouble) {
+            troubles.push(trouble);
+        }
+    }
+    troubles
 }
 
 /// What to say of a tenant or a device.
@@ -401,6 +418,8 @@ fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Aud
     let old = shared.exports();
     let opened = Config::read(&options.config).and_then(|config| {
         let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
+        Audit::check_is_alone(&config)?;
+        memory::check(&config)?;
         let exports = export::open(&config, &old, shared.shards.len())?;
         Ok((exports, tls, at_start.changed_at_restart_only(&config)))
     });

@@ -2,6 +2,9 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use qos::Grouped;
+
+use crate::config::{Backing, Config, ConfigError};
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 
 /// Bytes of a chunk, which is allocated and locked as a whole. Two shards that work on different
@@ -9,6 +12,46 @@ use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 const CHUNK_BYTES: usize = 64 * 1024;
 
 type Chunk = Option<Box<[u8]>>;
+
+/// Bytes of a field of `/proc/meminfo`, such as `MemTotal`. `None`: it cannot be read.
+pub fn host_bytes(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let values = text.lines().filter_map(|line| line.strip_prefix(field));
+    let value = values.filter_map(|rest| rest.strip_prefix(':')).next()?;
+    let kib: u64 = value.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether the host has the memory that a configuration asks for.
+///
+/// # Errors
+/// The host has less: the line is named.
+pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+    let Some(host_bytes) = host_bytes("MemTotal") else {
+        return Ok(());
+    };
+    let of_devices = config.devices.iter().filter_map(|device| {
+        let Backing::Memory { size_bytes } = device.backing else {
+            return None;
+        };
+        Some((&device.place, size_bytes))
+    });
+    let of_requests = config
+        .place_of("memory")
+        .map(|place| (place, config.memory_bytes));
+    match of_requests
+        .into_iter()
+        .chain(of_devices)
+        .find(|(_, bytes)| *bytes > host_bytes)
+    {
+        Some((place, bytes)) => Err(place.error(format!(
+            "{} bytes are more than the memory of this host, which has {}",
+            Grouped(bytes),
+            Grouped(host_bytes)
+        ))),
+        None => Ok(()),
+    }
+}
 
 /// The memory.
 pub struct Memory {
@@ -176,6 +219,27 @@ mod tests {
                 prop_assert!(extent.state == 0 || model[at..end].iter().all(|&byte| byte == 0));
                 at = end;
             }
+        }
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_the_host_has() {
+        let checked = |whole: &str, device: &str| {
+            let text = format!(
+                "memory = \"{whole}\"\n[[device]]\nname = \"ram\"\nmemory = \"{device}\"\n\
+                 [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
+            );
+            let config = Config::parse(std::path::Path::new("b.toml"), &text).unwrap();
+            check(&config).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked("64MiB", "1MiB"), Ok(()));
+        let error = checked("100000TiB", "1MiB").unwrap_err();
+        assert!(error.starts_with("b.toml:1: memory: "), "{error}");
+        let has = Grouped(host_bytes("MemTotal").unwrap()).to_string();
+        assert!(error.ends_with(&format!("which has {has}")), "{error}");
+        if host_bytes("MemTotal").unwrap() < 1 << 40 {
+            let error = checked("64MiB", "1TiB").unwrap_err();
+            assert!(error.starts_with("b.toml:4: device.memory: "), "{error}");
         }
     }
 

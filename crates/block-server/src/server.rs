@@ -250,6 +250,12 @@ impl Block {
             connection.is_closing = true;
             return (used, false);
         }
+        let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+        if connection.has_finished && bytes.len() - used < left_bytes {
+            // The payload will never be whole: it is not worth memory that others wait for.
+            connection.is_closing = true;
+            return (bytes.len(), false);
+        }
         let verdict = if self.is_draining() {
             Err((Errno::Shutdown, "the server ends"))
         } else {
@@ -271,7 +277,6 @@ impl Block {
             return (0, false);
         }
         connection.begin(&mut self.pool, reserved_bytes);
-        let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
         match verdict {
             Err(error) if left_bytes > 0 => {
                 connection.phase = Phase::Skip {
@@ -444,7 +449,9 @@ impl Block {
             let Some(flow) = self.parked[line].pop_front() else {
                 continue;
             };
-            if let Some(Some(connection)) = self.connections.get_mut(flow.index as usize) {
+            if let Some(Some(connection)) = self.connections.get_mut(flow.index as usize)
+                && connection.flow == flow
+            {
                 connection.is_parked = false;
             }
             let before = self.parked[line].len();
@@ -696,6 +703,9 @@ impl Application for Block {
             Event::PeerFinished { flow } => {
                 if let Some(mut connection) = self.take(flow) {
                     connection.has_finished = true;
+                    if connection.is_blocked && matches!(connection.phase, Phase::Request) {
+                        self.feed_carry(&mut connection, context.calls, now);
+                    }
                     self.settle(connection, context.calls);
                 }
             }

@@ -49,15 +49,23 @@ struct Tenant {
     waiting: Vec<FlowId>,
 }
 
+/// A device with tenants, and its scheduler on one shard.
+struct Served {
+    device: Arc<Device>,
+    scheduler: Scheduler<u32>,
+    /// Which tenant each scheduler's tenant is.
+    index_of: Vec<u32>,
+    /// How many tenants the scheduler has. The last one takes the device along.
+    tenants: u32,
+}
+
 /// The tenants of one shard.
 pub(crate) struct Tenants {
-    schedulers: Vec<(Arc<Device>, Scheduler<u32>)>,
+    served: Vec<Option<Served>>,
     tenants: Vec<Option<Tenant>>,
     /// Which tenants are there, and places that are free.
     by_key: HashMap<Key, usize>,
     free: Vec<usize>,
-    /// Which tenant each scheduler's tenant is.
-    index_of: Vec<Vec<u32>>,
     seen: Arc<Exports>,
     /// Notices that nobody has taken: the export, and what there is to say.
     notices: VecDeque<(String, Notice)>,
@@ -90,11 +98,10 @@ impl Tenants {
     /// No tenants: [`Tenants::sync`] adds them.
     pub(crate) fn new() -> Self {
         Self {
-            schedulers: Vec::new(),
+            served: Vec::new(),
             tenants: Vec::new(),
             by_key: HashMap::new(),
             free: Vec::new(),
-            index_of: Vec::new(),
             seen: Arc::new(Vec::new()),
             notices: VecDeque::new(),
         }
@@ -105,6 +112,9 @@ impl Tenants {
         if !Arc::ptr_eq(&self.seen, exports) {
             self.seen = Arc::clone(exports);
             let wanted = by_key(exports);
+            for served in self.served.iter_mut().flatten() {
+                served.scheduler.follow_model();
+            }
             for at in 0..self.tenants.len() {
                 self.refresh(at, &wanted);
             }
@@ -138,8 +148,9 @@ impl Tenants {
                 }
             }
         };
-        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        scheduler.change_tenant(tenant.id, spec);
+        if let Some(served) = &mut self.served[tenant.scheduler] {
+            served.scheduler.change_tenant(tenant.id, spec);
+        }
     }
 
     fn forget_if_unused(&mut self, at: usize) {
@@ -149,34 +160,47 @@ impl Tenants {
         }) else {
             return;
         };
-        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        scheduler.remove_tenant(tenant.id, &mut |_| {});
+        let place = &mut self.served[tenant.scheduler];
+        if let Some(served) = place {
+            served.scheduler.remove_tenant(tenant.id, &mut |_| {});
+            served.tenants -= 1;
+        }
+        place.take_if(|served| served.tenants == 0);
         self.by_key.remove(&tenant.export.key());
         self.free.push(at);
     }
 
     fn scheduler_of(&mut self, device: &Arc<Device>) -> Option<usize> {
-        let known = self
-            .schedulers
-            .iter()
-            .position(|(other, _)| Arc::ptr_eq(other, device));
+        let is_of = |place: &Option<Served>| {
+            let served = place.as_ref();
+            served.is_some_and(|served| Arc::ptr_eq(&served.device, device))
+        };
+        let known = self.served.iter().position(is_of);
         if known.is_some() {
             return known;
         }
-        let scheduler = Scheduler::new(Arc::clone(&device.qos)).ok()?;
-        self.schedulers.push((Arc::clone(device), scheduler));
-        self.index_of.push(Vec::new());
-        Some(self.schedulers.len() - 1)
+        let served = Some(Served {
+            device: Arc::clone(device),
+            scheduler: Scheduler::new(Arc::clone(&device.qos)).ok()?,
+            index_of: Vec::new(),
+            tenants: 0,
+        });
+        if let Some(free) = self.served.iter().position(Option::is_none) {
+            self.served[free] = served;
+            return Some(free);
+        }
+        self.served.push(served);
+        Some(self.served.len() - 1)
     }
 
     fn add(&mut self, export: &Arc<Export>) -> Option<usize> {
         let scheduler = self.scheduler_of(&export.device)?;
-        let (_, chosen) = &mut self.schedulers[scheduler];
-        let id = chosen.add_admitted(export.tenant_spec());
+        let served = self.served[scheduler].as_mut()?;
+        let id = served.scheduler.add_admitted(export.tenant_spec()).ok();
         let tenant = Tenant {
             export: Arc::clone(export),
             scheduler,
-            id: id.ok()?,
+            id: id?,
             sessions: 0,
             queued: 0,
             under_way: 0,
@@ -190,7 +214,8 @@ impl Tenants {
             self.tenants.len() - 1
         });
         let index = tenant.id.index() as usize;
-        let index_of = &mut self.index_of[scheduler];
+        served.tenants += 1;
+        let index_of = &mut served.index_of;
         if index_of.len() <= index {
             index_of.resize(index + 1, u32::MAX);
         }
@@ -235,10 +260,13 @@ impl Tenants {
         let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
             return false;
         };
-        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        let is_in = scheduler
-            .enqueue(tenant.id, order(request, slot), now.0)
-            .is_ok();
+        let Some(served) = &mut self.served[tenant.scheduler] else {
+            return false;
+        };
+        let queued = served
+            .scheduler
+            .enqueue(tenant.id, order(request, slot), now.0);
+        let is_in = queued.is_ok();
         tenant.queued += u32::from(is_in);
         is_in
     }
@@ -252,13 +280,11 @@ impl Tenants {
         resumable: &mut Vec<FlowId>,
     ) {
         let Self {
-            schedulers,
-            tenants,
-            index_of,
-            ..
+            served, tenants, ..
         } = self;
-        for ((_, scheduler), index_of) in schedulers.iter_mut().zip(index_of) {
-            scheduler.round(now.0, &mut |id, slot| {
+        for served in served.iter_mut().flatten() {
+            let index_of = &served.index_of;
+            served.scheduler.round(now.0, &mut |id, slot| {
                 ready.push_back(slot);
                 let at = index_of.get(id.index() as usize).copied();
                 let at = at.map_or(usize::MAX, |at| at as usize);
@@ -275,10 +301,8 @@ impl Tenants {
 
     /// When the next round is due, in nanoseconds. `None`: nothing waits for tokens.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        let schedulers = self.schedulers.iter();
-        schedulers
-            .filter_map(|(_, scheduler)| scheduler.due_ns())
-            .min()
+        let served = self.served.iter().flatten();
+        served.filter_map(|served| served.scheduler.due_ns()).min()
     }
 
     /// A submitted request has ended.
@@ -293,24 +317,24 @@ impl Tenants {
             return;
         };
         tenant.under_way = tenant.under_way.saturating_sub(1);
-        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        let operation = operation_of(request.kind);
-        scheduler.completed(tenant.id, operation, took_ns, on_device_ns);
+        if let Some(served) = &mut self.served[tenant.scheduler] {
+            let operation = operation_of(request.kind);
+            let scheduler = &mut served.scheduler;
+            scheduler.completed(tenant.id, operation, took_ns, on_device_ns);
+        }
     }
 
     /// How each tenant of the configuration fares, with rates since the last call.
     pub(crate) fn status(&mut self, now: Time) -> Vec<Fare> {
         let Self {
-            schedulers,
-            tenants,
-            ..
+            served, tenants, ..
         } = self;
         let tenants = tenants.iter_mut().flatten();
         tenants
             .filter(|tenant| !tenant.is_gone)
             .filter_map(|tenant| {
-                let (_, scheduler) = &schedulers[tenant.scheduler];
-                let status = scheduler.status(tenant.id)?;
+                let served = served[tenant.scheduler].as_ref()?;
+                let status = served.scheduler.status(tenant.id)?;
                 Some(Fare {
                     export: tenant.export.name.clone(),
                     rates: tenant.meter.rates(now, &status),
@@ -329,8 +353,9 @@ impl Tenants {
     }
 
     fn gather_notices(&mut self, now: Time) {
-        for (device, scheduler) in &mut self.schedulers {
-            while let Some(notice) = scheduler.take_notice() {
+        for served in self.served.iter_mut().flatten() {
+            let device = &served.device;
+            while let Some(notice) = served.scheduler.take_notice() {
                 let (Notice::Deficit { tenant } | Notice::DeficitOver { tenant }) = notice else {
                     self.notices.push_back((device.name.clone(), notice));
                     continue;
@@ -496,6 +521,73 @@ mod tests {
             assert_eq!(promised, expected, "{text:?}");
             let of_device = exports[0].device.qos.status().reserved_tokens_per_s;
             assert_eq!(of_device, 1_000_000);
+        }
+    }
+
+    /// A new calibration has other prices: what is reserved follows.
+    #[test]
+    fn a_reload_takes_a_new_calibration() {
+        let directory = tempfile::tempdir().unwrap();
+        let tenant = "[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n\
+                      objective = { p95_us = 5000, iops = 1000, read_share = 0.5 }\n";
+        let config = config(directory.path(), tenant);
+        let mut tenants = Tenants::new();
+        let mut exports = Arc::new(Vec::new());
+        let calibration = directory.path().join("ram.json");
+        let first = std::fs::read_to_string(&calibration).unwrap();
+        for (write_cost, reserved) in [(1000, 550_000), (500, 300_000), (1500, 800_000)] {
+            let text = first.replace("1000,", &format!("{write_cost},"));
+            std::fs::write(&calibration, text).unwrap();
+            exports = Arc::new(export::open(&config, &exports, 1).unwrap());
+            tenants.sync(&exports);
+            let status = exports[0].device.qos.status();
+            assert_eq!(status.reserved_tokens_per_s, reserved);
+            assert_eq!(status.latency_critical, 1);
+        }
+        tenants.sync(&Arc::new(Vec::new()));
+        assert_eq!(exports[0].device.qos.status().reserved_tokens_per_s, 0);
+    }
+
+    /// A device that no tenant names any more is let go of with its last connection, and can be
+    /// opened again with its data.
+    #[test]
+    fn a_device_without_tenants_is_released() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let parse = |names: &[&str]| {
+            let tables = names.iter().map(|name| {
+                let path = at(name);
+                format!(
+                    "[[device]]\npath = {path:?}\ncreate = \"1MiB\"\n\
+                     [[tenant]]\nexport = \"{name}\"\ndevice = {path:?}\n"
+                )
+            });
+            Config::parse(Path::new("b.toml"), &tables.collect::<String>()).unwrap()
+        };
+        let mut tenants = Tenants::new();
+        let open =
+            |names: &[&str], old: &Exports| export::open(&parse(names), old, 1).map(Arc::new);
+        let mut exports = open(&["a", "b", "c"], &Vec::new()).unwrap();
+        tenants.sync(&exports);
+        let session = tenants.open(&exports[0]).unwrap();
+        let connected = Arc::clone(&exports[0]);
+        exports = open(&["b"], &exports).unwrap();
+        tenants.sync(&exports);
+        let error = open(&["a", "b"], &exports).err().unwrap().to_string();
+        assert!(error.contains("connections of a removed tenant"), "{error}");
+        tenants.close(session);
+        drop(connected);
+        tenants.sync(&exports);
+        for names in [&["a", "b", "c"][..], &["b"], &["c", "b"]] {
+            exports = open(names, &exports).unwrap();
+            tenants.sync(&exports);
+            assert_eq!(tenants.served.len(), 3);
+            let here: Vec<String> = tenants
+                .status(Time(0))
+                .into_iter()
+                .map(|it| it.export)
+                .collect();
+            assert_eq!(here.len(), names.len(), "{here:?}");
         }
     }
 

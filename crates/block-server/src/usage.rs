@@ -72,6 +72,21 @@ pub(crate) fn of_block_device(path: &Path, device: Dev) -> Option<String> {
     ))
 }
 
+/// The file behind a loop device or one of its partitions.
+pub(crate) fn image_of(device: Dev) -> Option<PathBuf> {
+    let directory = PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        major(device),
+        minor(device)
+    ));
+    let files = ["loop/backing_file", "../loop/backing_file"];
+    let mut texts = files
+        .iter()
+        .map(|file| read_to_string(directory.join(file)));
+    let text = texts.find_map(Result::ok)?;
+    Some(PathBuf::from(text.trim_end_matches('\n')))
+}
+
 /// Why an image must not be exported, if it must not.
 pub(crate) fn of_file(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;

@@ -128,6 +128,17 @@ fn it_reloads_without_dropping_and_drains() {
         log.lines().skip(6).any(|line| line.contains(removed)),
         "{log}"
     );
+    // The device of the removed tenant is free again, with its data.
+    write_config(directory.path(), port, &with_metrics(&more));
+    signal(&child, "-HUP");
+    let line = next();
+    assert!(line.contains("Reloaded([\"a\", \"b\"])"), "{line}");
+    assert_eq!(Client::connect(address(port)).go("b").read(0, 1), b"b");
+    std::fs::remove_file(directory.path().join("new")).unwrap();
+    signal(&child, "-HUP");
+    assert!(next().contains("Reloaded"));
+    let line = next();
+    assert!(line.contains("new was deleted"), "{line}");
     signal(&child, "-TERM");
     assert!(new.is_closed());
     assert!(child.wait().unwrap().success());
@@ -275,6 +286,14 @@ fn a_block_device_is_served_and_a_mounted_one_refused() {
     assert_eq!(client.exchange(0, FLUSH, (0, 0), &[]), 0);
     signal(&child, "-TERM");
     assert!(child.wait().unwrap().success());
+    // A server that has the image keeps another one from the loop device.
+    let lock = std::fs::File::open(&image).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let (mut child, line, _messages) = start_process(&config).unwrap();
+    let expected = format!("{} is a loop device on {}", device.0, image.display());
+    assert!(line.contains(&expected), "{line}");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    drop(lock);
     // The image behind the loop device is in use, too.
     let own = format!(
         "[[device]]\npath = \"{}\"\n[[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",

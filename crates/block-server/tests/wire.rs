@@ -268,6 +268,27 @@ fn clients_that_do_not_read_or_do_not_end_are_bounded() {
     });
 }
 
+/// Each is gone before its turn for memory comes.
+#[test]
+fn clients_that_are_gone_take_no_memory() {
+    on_both(|server, export| {
+        let mut good = server.connect().go(export);
+        let gone: Vec<Client> = (0..60).map(|_| server.connect().go(export)).collect();
+        for mut client in gone {
+            client.send(0, WRITE, 0, 32 << 20, &[1; 1000]);
+        }
+        let begun = Instant::now();
+        good.write(4096, &[5; 4096]);
+        let mut large = server.connect().go(export);
+        assert!(large.read(0, 8 << 20)[4096..8192] == [5; 4096]);
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            begun.elapsed()
+        );
+    });
+}
+
 /// Each asks for much and reads nothing: others go on.
 #[test]
 fn clients_that_do_not_read_leave_memory_to_others() {

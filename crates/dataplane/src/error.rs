@@ -14,6 +14,14 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// The process may have no more open files.
+    #[error(
+        "the limit of open descriptors (`ulimit -n`) is {limit}, and all are in use: raise the limit"
+    )]
+    NoDescriptors {
+        /// The limit.
+        limit: u64,
+    },
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -47,6 +55,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Why io_uring cannot be set up.
+    pub(crate) fn no_uring(source: std::io::Error) -> Self {
+        if source.raw_os_error() != Some(libc::EMFILE) {
+            return Self::NoUring { source };
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        Self::NoDescriptors {
+            limit: limit.current.unwrap_or(u64::MAX),
+        }
+    }
+
     /// An error of `call`, with `errno` as it is now.
     pub fn last_os(call: &'static str) -> Self {
         Self::Os {
@@ -63,7 +82,7 @@ impl Error {
                 source.kind() == std::io::ErrorKind::PermissionDenied
             }
             Self::Xdp(error) => error.is_missing_privilege(),
-            Self::Cpu { .. } | Self::Backend(_) => false,
+            Self::NoDescriptors { .. } | Self::Cpu { .. } | Self::Backend(_) => false,
         }
     }
 }

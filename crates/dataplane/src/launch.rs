@@ -158,9 +158,11 @@ pub fn serve_pages(
     listener: TcpListener,
     page: impl Fn(&str) -> Option<Page> + Send + 'static,
 ) -> Result<(), LaunchError> {
+    let failed = |error| LaunchError::Start("the thread for metrics cannot be started", error);
+    listener.set_nonblocking(true).map_err(failed)?;
     std::thread::Builder::new()
         .name("metrics".into())
         .spawn(move || metrics::serve(&listener, page))
-        .map_err(|error| LaunchError::Start("the thread for metrics cannot be started", error))?;
+        .map_err(failed)?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Which tenants a device can keep its word to, and how its tokens are shared.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::{Column, DeviceModel, Grouped, Objective, TenantSpec, rounded};
@@ -118,12 +119,38 @@ pub struct Left {
     pub left: u64,
 }
 
+/// An objective, in an order that begins with the strictest.
+#[derive(Clone, Copy, Debug)]
+struct Ordered(Objective);
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let whole = |it: &Self| (it.0.p95_us, it.0.iops);
+        let shares = self.0.read_share.total_cmp(&other.0.read_share);
+        whole(self).cmp(&whole(other)).then(shares)
+    }
+}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ordered {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ordered {}
+
 /// The book of a device's tenants: pure arithmetic.
 #[derive(Clone, Debug)]
 pub struct Admission {
     model: Option<DeviceModel>,
-    /// Number of latency-critical tenants by objective, in microseconds.
-    objectives_us: BTreeMap<u32, u32>,
+    /// Number of latency-critical tenants by objective, the strictest first.
+    objectives: BTreeMap<Ordered, u32>,
     reserved: u64,
     latency_critical: u32,
     best_effort: u32,
@@ -136,7 +163,7 @@ impl Admission {
     pub fn new(model: Option<DeviceModel>) -> Self {
         Self {
             model,
-            objectives_us: BTreeMap::new(),
+            objectives: BTreeMap::new(),
             reserved: 0,
             latency_critical: 0,
             best_effort: 0,
@@ -149,10 +176,24 @@ impl Admission {
         self.model.as_ref()
     }
 
-    /// Replaces the model by what was learnt. Admitted tenants stay, also where the new model has
-    /// too little for them.
-    pub fn set_model(&mut self, model: DeviceModel) {
-        self.model = Some(model);
+    /// Replaces the model. Admitted tenants stay, also where the new model has too little for them.
+    pub fn set_model(&mut self, model: Option<DeviceModel>) {
+        let costs = |model: &Option<DeviceModel>| model.as_ref().map(|model| model.costs);
+        let is_priced_anew = costs(&self.model) != costs(&model);
+        self.model = model;
+        if is_priced_anew {
+            let objectives = self.objectives.iter();
+            let tokens = objectives.map(|(objective, &number)| {
+                self.needed(&objective.0).saturating_mul(number.into())
+            });
+            self.reserved = tokens.fold(0, u64::saturating_add);
+        }
+    }
+
+    /// The strictest objective, in microseconds.
+    fn strictest_us(&self) -> Option<u32> {
+        let (strictest, _) = self.objectives.first_key_value()?;
+        Some(strictest.0.p95_us)
     }
 
     /// Number of tenants.
@@ -205,10 +246,10 @@ impl Admission {
             return;
         };
         step(&mut self.latency_critical);
-        let number = self.objectives_us.entry(objective.p95_us).or_default();
+        let number = self.objectives.entry(Ordered(objective)).or_default();
         step(number);
         if *number == 0 {
-            self.objectives_us.remove(&objective.p95_us);
+            self.objectives.remove(&Ordered(objective));
         }
         let tokens = self.needed(&objective);
         self.reserved = match is_new {
@@ -258,7 +299,7 @@ impl Admission {
             (false, Some(mixed)) => mixed,
             (false, None) => return Err(Refused::WritesNotCalibrated),
         };
-        let there = self.objectives_us.keys().next().copied();
+        let there = self.strictest_us();
         let new = spec.objective.map(|objective| objective.p95_us);
         let Some(strictest_us) = there.into_iter().chain(new).min() else {
             return Ok(());
@@ -310,7 +351,7 @@ impl Admission {
             true => Some(&curve.read_only),
             false => curve.mixed.as_ref(),
         };
-        let wanted_us = self.objectives_us.keys().next().copied();
+        let wanted_us = self.strictest_us();
         let wanted_us = wanted_us.unwrap_or(objective.p95_us);
         let best_us = column.map_or(0, |column| rounded(column.min_p95_us().ceil()));
         let p95_us = wanted_us.max(u32::try_from(best_us).unwrap_or(u32::MAX));
@@ -326,7 +367,7 @@ impl Admission {
     /// How tokens are shared. `factor` scales the calibrated rate by what was measured; `is_quiet`:
     /// nobody has written for a while, so that reads are as cheap as in read-only mode.
     pub fn shares(&self, factor: f64, is_quiet: bool) -> Shares {
-        let strictest_us = self.objectives_us.keys().next().copied();
+        let strictest_us = self.strictest_us();
         let is_read_only = self.writers == 0 || is_quiet;
         let rate = strictest_us.map(|p95_us| {
             let at = |is_read_only| {

@@ -64,6 +64,8 @@ pub struct Device {
 
 #[derive(Debug)]
 struct Control {
+    /// The model that was given, before anything was learnt.
+    calibration: Option<DeviceModel>,
     admission: Admission,
     feedback: Feedback,
     mixed: Option<Learner>,
@@ -104,22 +106,21 @@ pub struct DeviceStatus {
 impl Device {
     /// A device without tenants. Without a model, objectives are refused and nothing is limited.
     pub fn new(model: Option<DeviceModel>) -> Self {
-        let curve = model.as_ref().map(|model| model.curve.clone());
+        let mut control = Control {
+            calibration: None,
+            admission: Admission::new(None),
+            feedback: Feedback::new(),
+            mixed: None,
+            read_only: None,
+            notices: Notices::new(),
+            steps: 0,
+            lesson_at_ns: 0,
+            lesson_spent: 0,
+            drift: None,
+        };
+        control.calibrate(model);
         let device = Self {
-            control: Mutex::new(Control {
-                admission: Admission::new(model),
-                feedback: Feedback::new(),
-                mixed: curve
-                    .as_ref()
-                    .and_then(|curve| curve.mixed.clone())
-                    .map(Learner::new),
-                read_only: curve.map(|curve| Learner::new(curve.read_only)),
-                notices: Notices::new(),
-                steps: 0,
-                lesson_at_ns: 0,
-                lesson_spent: 0,
-                drift: None,
-            }),
+            control: Mutex::new(control),
             best_effort_each: AtomicU64::new(0),
             spare_each: AtomicU64::new(0),
             is_limited: AtomicBool::new(false),
@@ -201,6 +202,23 @@ impl Device {
         self.control().admission.model().cloned()
     }
 
+    /// The model that the device was given last, without what was learnt since.
+    pub fn calibration(&self) -> Option<DeviceModel> {
+        self.control().calibration.clone()
+    }
+
+    /// Replaces the model, and begins to learn anew. The tenants stay, also where the new model has
+    /// too little for them. Each scheduler takes new prices by
+    /// [`Scheduler::follow_model`](crate::Scheduler::follow_model).
+    pub fn set_model(&self, model: Option<DeviceModel>) {
+        let mut control = self.control();
+        control.calibrate(model);
+        for measured in [&self.worst, &self.lesson] {
+            measured.store(0, Relaxed);
+        }
+        self.publish(&control);
+    }
+
     /// How the device fares.
     pub fn status(&self) -> DeviceStatus {
         let control = self.control();
@@ -245,6 +263,10 @@ impl Device {
         for word in [&self.members, &self.busy, &self.ran] {
             word.fetch_and(!bit, Relaxed);
         }
+    }
+
+    pub(crate) fn needed(&self, spec: &TenantSpec) -> u64 {
+        self.control().needed(spec)
     }
 
     pub(crate) fn costs(&self) -> crate::Costs {
@@ -428,6 +450,17 @@ impl Device {
 }
 
 impl Control {
+    fn calibrate(&mut self, model: Option<DeviceModel>) {
+        let curve = model.as_ref().map(|model| model.curve.clone());
+        let mixed = curve.as_ref().and_then(|curve| curve.mixed.clone());
+        self.mixed = mixed.map(Learner::new);
+        self.read_only = curve.map(|curve| Learner::new(curve.read_only));
+        self.feedback = Feedback::new();
+        self.drift = None;
+        self.calibration.clone_from(&model);
+        self.admission.set_model(model);
+    }
+
     fn needed(&self, spec: &TenantSpec) -> u64 {
         spec.objective
             .map_or(0, |objective| self.admission.needed(&objective))
@@ -467,7 +500,7 @@ impl Control {
                 true => model.curve.read_only = learnt,
                 false => model.curve.mixed = Some(learnt),
             }
-            self.admission.set_model(model);
+            self.admission.set_model(Some(model));
         }
     }
 }

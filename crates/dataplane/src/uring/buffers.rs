@@ -63,7 +63,7 @@ impl Buffers {
         // SAFETY: the ring is a page-aligned mapping of the size named, and lives until `Buffers`
         // is dropped, which its owner does after the io_uring instance is closed.
         unsafe { submitter.register_buf_ring_with_flags(ring as u64, BUFFERS, GROUP, 0) }
-            .map_err(|source| Error::NoUring { source })?;
+            .map_err(Error::no_uring)?;
         for buffer in 0..BUFFERS {
             buffers.give_back(buffer);
         }

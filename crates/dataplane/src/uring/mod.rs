@@ -150,9 +150,7 @@ impl Uring {
                 builder.setup_defer_taskrun().setup_taskrun_flag();
             }
         }
-        let ring = builder
-            .build(SUBMISSIONS)
-            .map_err(|source| Error::NoUring { source })?;
+        let ring = builder.build(SUBMISSIONS).map_err(Error::no_uring)?;
         let buffers = Buffers::new(&ring.submitter())?;
         let listeners = std::mem::take(&mut config.listeners)
             .into_iter()

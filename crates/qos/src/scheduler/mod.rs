@@ -324,6 +324,28 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Takes the prices of [`Device::set_model`]. Requests that wait keep theirs.
+    pub fn follow_model(&mut self) {
+        let costs = self.device.costs();
+        if costs == self.costs {
+            return;
+        }
+        self.costs = costs;
+        for number in 0..u32::try_from(self.tenants.len()).unwrap_or(u32::MAX) {
+            let Some(Some(tenant)) = self.tenants.get(number as usize) else {
+                continue;
+            };
+            let (is_parked, reserved) = (tenant.is_parked, self.device.needed(&tenant.spec));
+            self.unpark(number, self.last_ns);
+            if let Some(Some(tenant)) = self.tenants.get_mut(number as usize) {
+                tenant.reserved = reserved;
+            }
+            if is_parked {
+                self.park(number);
+            }
+        }
+    }
+
     /// Takes a tenant out of all lists.
     fn forget(&mut self, number: u32) {
         for list in [&mut self.ready, &mut self.waiting] {

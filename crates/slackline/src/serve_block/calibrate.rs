@@ -11,6 +11,7 @@ use block_load::disk::Disk;
 use block_load::medium::Memory;
 use block_server::config::{Backing, parse_size};
 use block_server::device::{Device, Storage};
+use block_server::memory::host_bytes;
 use qos::Grouped;
 
 use super::surroundings::Surroundings;
@@ -139,6 +140,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
         let size_bytes = parse_size(size).filter(|size| (1 << 20..=1 << 40).contains(size));
         let size_bytes =
             size_bytes.with_context(|| format!("{name}: a size from 1MiB to 1TiB is needed"))?;
+        if let Some(free_bytes) = host_bytes("MemAvailable").filter(|&free| free < size_bytes) {
+            bail!(
+                "{name}: {} bytes are needed, and this host has {} bytes of memory available",
+                Grouped(size_bytes),
+                Grouped(free_bytes)
+            );
+        }
         let area = area(arguments, size_bytes)?.unwrap_or(0..size_bytes);
         let mut memory = Memory::new(usize::try_from(size_bytes)?);
         let plan = plan(arguments, size_bytes, Some(area));

@@ -164,6 +164,10 @@ fn a_check_changes_nothing_and_names_what_a_start_would_refuse() {
     assert_ne!(code, Some(0));
     let expected = "blocks.toml:1: cores: cannot run on CPU 1023";
     assert!(said.contains(expected), "{said}");
+    let (code, said) = check("memory = \"100000TiB\"");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("blocks.toml:1: memory: "), "{said}");
+    check("cores = [1023]");
     // A start that is refused makes no disk either, and the audit log says why.
     let refused = run("run", &config, &[]);
     assert_ne!(refused.status.code(), Some(0));

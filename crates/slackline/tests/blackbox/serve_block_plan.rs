@@ -207,6 +207,10 @@ fn what_cannot_be_calibrated_is_named() {
         (&[&small], "at least 1 MiB is needed"),
         (&["memory:7"], "memory:7: a size from 1MiB"),
         (
+            &["memory:1TiB"],
+            "memory:1TiB: 1,099,511,627,776 bytes are needed",
+        ),
+        (
             &["simulated:p9"],
             "no simulated device \"p9\"; there is: p3600",
         ),
