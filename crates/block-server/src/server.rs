@@ -733,6 +733,7 @@ impl Application for Block {
             self.look(context);
         }
         let now = context.now();
+        self.follow(context.calls, now);
         self.work(context.calls, now);
         if let Some(due_ns) = self.tenants.due_ns() {
             context.set_timer(ROUND_TOKEN, Duration::from_nanos(due_ns));
