@@ -204,8 +204,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     })
 }
 
-/// Room for a descriptor for each connection, where the hard limit allows. A warning where the limit
-/// does not.
+/// Room for a descriptor for each connection, where the hard limit allows; else a warning.
 pub(crate) fn raise_descriptor_limit(connections: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
