@@ -132,7 +132,7 @@ fn it_reloads_without_dropping_and_drains() {
     write_config(directory.path(), port, &with_metrics(&more));
     signal(&child, "-HUP");
     let line = next();
-    assert!(line.contains("Reloaded([\"a\", \"b\"])"), "{line}");
+    assert!(line.contains("exports: [\"a\", \"same\", \"b\"]"), "{line}");
     assert_eq!(Client::connect(address(port)).go("b").read(0, 1), b"b");
     std::fs::remove_file(directory.path().join("new")).unwrap();
     signal(&child, "-HUP");
