@@ -44,6 +44,7 @@ mod creation;
 mod execute;
 mod negotiate;
 mod payload;
+mod place;
 mod rates;
 mod shared;
 mod tenants;
