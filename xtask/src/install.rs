@@ -460,7 +460,7 @@ fn without_axe(error: anyhow::Error, is_ci: bool) -> anyhow::Result<()> {
     if is_ci {
         return Err(error.context(format!("{AXE} cannot be fetched from npm")));
     }
-    eprintln!(
+    println!(
         "warning: {AXE} cannot be fetched, so nothing checks the pages' accessibility: {error:#}"
     );
     Ok(())
