@@ -279,6 +279,10 @@ pub(crate) async fn admit(
             return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
         }
     }
+    if origin.host.is_empty() {
+        let why = "the request has no header `host`";
+        return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
+    }
     if !app.access.is_ours(&origin.host) {
         let name = crate::web::without_port(&origin.host);
         let why = format!(

@@ -544,7 +544,13 @@ fn show(it: &Value) -> String {
         lines.push(format!("note: {note}"));
     }
     for why in ["message", "waits"] {
-        lines.extend(it[why].as_str().map(str::to_owned));
+        let said = it[why].as_str();
+        // The sentence of one that has failed has its message.
+        let sentence = it["sentence"].as_str().unwrap_or_default();
+        lines.extend(
+            said.filter(|said| !sentence.contains(said))
+                .map(str::to_owned),
+        );
     }
     if let Some(evaluation) = it["progress"]["evaluation"].as_u64() {
         let (done, of) = (&it["progress"]["blocks"], &it["progress"]["of_blocks"]);

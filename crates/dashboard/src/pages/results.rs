@@ -30,7 +30,7 @@ const COLUMNS: &[(&str, &str, bool)] = &[
     ("outcome", "Outcome", true),
     ("objective", "Objective", true),
     ("configuration", "Configuration", true),
-    ("limits", "Limits exceeded", true),
+    ("limits", "Constraints broken", true),
     ("took", "Took", true),
     ("began", "Began", false),
     ("reason", "Reason", false),
@@ -486,7 +486,7 @@ fn head(key: &str, label: &str, look: &Look) -> Head {
         note: match key {
             "objective" => "against the control, 95 %",
             "configuration" => "where it differs",
-            "limits" => "in the mean",
+            "limits" => "by the mean of the blocks",
             "began" => "UTC",
             _ => "",
         },

@@ -123,7 +123,7 @@ fn check_names_a_file_that_is_not_as_its_template_has_it() {
     let file = toy.path("experiment.json");
     let conf = toy.path("service.conf");
     let other = format!(
-        "other contents: {} is not what its template gives with the control's values (target.files[0])",
+        "other contents: {} (target.files[0]) differs from its template with the control's values",
         conf.display()
     );
     let says = |toy: &Toy| {

@@ -533,7 +533,7 @@ fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
     std::fs::rename(&hidden, &other).unwrap();
     server.does(&["promote", &text]).with_code(0);
     let refused = server.does(&["forget-rest", &text, "--yes"]).with_code(2);
-    refused.saying(&["no rollback of it has left anything"]);
+    refused.saying(&["has nothing to forget"]);
     let path = left_by_rollback(&server, id, &other, "forget-rest");
     assert_eq!(toy.knob(), FIRST);
     // Until it is mended or forgotten, nothing compares with a control that is not there.

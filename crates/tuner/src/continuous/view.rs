@@ -89,7 +89,11 @@ impl View {
         let mut lines = vec![match (unwatched, &state.acting, &state.promoted) {
             (Some(why), Some(_), _) => format!("{what}; it waits: {why}"),
             (Some(why), None, _) => {
-                format!("{what}, and not watched: {why}; {rounds} rounds so far")
+                let watched = match &state.promoted {
+                    Some(_) => "not watched",
+                    None => "nothing is watched",
+                };
+                format!("{what}, and {watched}: {why}; {rounds} rounds so far")
             }
             (None, Some(_), _) => what,
             (None, None, Some(_)) => {

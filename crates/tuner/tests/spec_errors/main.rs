@@ -97,7 +97,7 @@ fn keys_and_types() {
         "low = 1",
         "low = \"one\"",
         "spec.toml:5: parameters[0].low: ",
-        &["string"],
+        &["a text", "expected a number"],
     );
     expect_named(
         "type = \"int\"",
