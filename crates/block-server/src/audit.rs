@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +9,7 @@ use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::config::{Backing, Config, ConfigError, Place};
+use crate::device::{identity_of, status_of};
 use crate::export::{Export, Exports};
 
 /// One line.
@@ -36,8 +36,8 @@ struct Line<'a> {
 /// What the log's file is for otherwise.
 fn other_use(config: &Config, place: &Place, log: &Path) -> Option<String> {
     let identity = |path: &Path| {
-        let found = std::fs::metadata(path).ok()?;
-        Some((found.dev(), found.ino()))
+        let (status, is_block) = status_of(path).ok()?;
+        Some(identity_of(&status, is_block))
     };
     let own = identity(log);
     let is_log = |path: &Path| path == log || (own.is_some() && identity(path) == own);

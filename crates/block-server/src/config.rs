@@ -69,9 +69,7 @@ impl DeviceSpec {
             ..self.place.clone()
         })
     }
-}
 
-impl DeviceSpec {
     /// The file that says what the device can do.
     pub fn calibration_path(&self) -> Option<&Path> {
         self.calibration.as_ref().map(|file| file.path.as_path())
@@ -214,7 +212,6 @@ impl RawDevice {
             reader.place_of(&self.create, "device.create"),
             reader.place_of(&self.preallocate, "device.preallocate"),
             reader.place_of(&self.direct, "device.direct"),
-            reader.place_of(&self.calibration, "device.calibration"),
         ]
         .into_iter()
         .flatten()

@@ -374,7 +374,7 @@ fn patiently<T>(
 type Opened = (FileStorage, u64, (u64, u64));
 
 /// What lies at a path, and whether that is a block device.
-fn status_of(path: &Path) -> Result<(Stat, bool), DeviceError> {
+pub(crate) fn status_of(path: &Path) -> Result<(Stat, bool), DeviceError> {
     let status = rustix::fs::stat(path).map_err(|errno| failed(path, "opened", errno))?;
     let kind = FileType::from_raw_mode(status.st_mode);
     let is_block = kind == FileType::BlockDevice;
@@ -387,7 +387,8 @@ fn status_of(path: &Path) -> Result<(Stat, bool), DeviceError> {
     Ok((status, is_block))
 }
 
-fn identity_of(status: &Stat, is_block: bool) -> (u64, u64) {
+/// What tells a file or a block device apart, whichever path leads to it.
+pub(crate) fn identity_of(status: &Stat, is_block: bool) -> (u64, u64) {
     match is_block {
         true => (u64::MAX, status.st_rdev),
         false => (status.st_dev, status.st_ino),

@@ -14,7 +14,6 @@ use tuner::spec::{
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::promotion::bars_measuring;
-use crate::reserve;
 use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
@@ -193,10 +192,8 @@ impl Coordinator {
     fn with_reserve(&self, command: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         match command() {
             Err(Error::Unavailable(_)) => {
-                reserve::release(&self.state_dir);
-                let done = command();
-                reserve::keep(&self.state_dir);
-                done
+                let _lent = self.reserve.lend();
+                command()
             }
             done => done,
         }

@@ -270,7 +270,7 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    fn wishes_an_end(&self) -> bool {
+    fn wishes_an_end(&self, is_queue_paused: bool) -> bool {
         let wish = self
             .coordinator
             .store
@@ -278,7 +278,7 @@ impl Host<'_> {
             .map(|row| row.wish);
         self.interrupt.signal().is_some()
             || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
-            || self.is_queue_paused() && !self.is_promoted
+            || is_queue_paused && !self.is_promoted
     }
 
     fn is_queue_paused(&self) -> bool {
@@ -317,10 +317,11 @@ impl World for Host<'_> {
         let waiting = Waiting::begin(until, Timestamp::now(), Instant::now());
         let was_paused = self.is_queue_paused();
         loop {
-            if self.wishes_an_end() {
+            let is_paused = self.is_queue_paused();
+            if self.wishes_an_end(is_paused) {
                 return Flow::End;
             }
-            if self.is_queue_paused() != was_paused {
+            if is_paused != was_paused {
                 return Flow::On;
             }
             let Some(left) = waiting.left(Timestamp::now(), Instant::now()) else {

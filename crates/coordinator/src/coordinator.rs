@@ -18,7 +18,7 @@ use tuner::report::Report;
 use tuner::spec::{CheckedSpec, Mode, Spec};
 
 use crate::error::Error;
-use crate::reserve;
+use crate::reserve::Reserve;
 use crate::sitting::Sitting;
 use crate::store::{ExperimentRow, State, Store, Wish};
 use crate::workers::Workers;
@@ -36,6 +36,7 @@ const SIGTERM: i32 = 15;
 pub struct Coordinator {
     pub(crate) store: Store,
     pub(crate) state_dir: PathBuf,
+    pub(crate) reserve: Reserve,
     pub(crate) roots: Roots,
     present: Mutex<Option<Present>>,
     pub(crate) wake: Condvar,
@@ -92,6 +93,7 @@ impl Coordinator {
         Self {
             store,
             state_dir: state_dir.to_owned(),
+            reserve: Reserve::new(state_dir),
             roots: Roots::default(),
             present: Mutex::new(None),
             wake: Condvar::new(),
@@ -169,10 +171,7 @@ impl Coordinator {
     /// that is full. The space that a rollback needs is taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
         let own = self.own_trouble();
-        own.or_else(|| match self.is_rolling_back() {
-            true => None,
-            false => reserve::keep(&self.state_dir),
-        })
+        own.or_else(|| self.reserve.keep())
     }
 
     fn own_trouble(&self) -> Option<String> {
@@ -283,7 +282,7 @@ impl Coordinator {
         for recovered in self.store.recover()? {
             report(&recovered);
         }
-        reserve::keep(&self.state_dir);
+        self.reserve.keep();
         Ok(())
     }
 

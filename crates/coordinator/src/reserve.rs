@@ -5,6 +5,7 @@
 //! is made again once there is space.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -13,33 +14,67 @@ use rustix::io::Errno;
 /// pages.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-fn path(state_dir: &Path) -> PathBuf {
-    state_dir.join("reserve")
+/// The space of one state directory.
+pub(crate) struct Reserve {
+    file: PathBuf,
+    /// Commands that use the space now. Nobody takes it from them.
+    borrowers: Mutex<usize>,
 }
 
-/// Makes the file, where there is none and the disk has the space. Gives what is wrong where the
-/// disk is full.
-pub(crate) fn keep(state_dir: &Path) -> Option<String> {
-    let path = path(state_dir);
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let made = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-        .and_then(|file| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES));
-    let error = made.err()?;
-    // A file system that cannot reserve, or a disk that is full: half a reserve only takes space
-    // away from others.
-    release(state_dir);
-    matches!(error, Errno::NOSPC | Errno::DQUOT).then(|| {
-        format!(
-            "the disk of {} is full: free {} MiB, so that a rollback always has room",
-            state_dir.display(),
-            RESERVE_BYTES >> 20
-        )
-    })
+/// The space, for as long as a command needs it.
+pub(crate) struct Lent<'a>(&'a Reserve);
+
+impl Reserve {
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self {
+            file: state_dir.join("reserve"),
+            borrowers: Mutex::default(),
+        }
+    }
+
+    fn borrowers(&self) -> MutexGuard<'_, usize> {
+        self.borrowers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the file, where there is none and the disk has the space. Gives what is wrong where
+    /// the disk is full.
+    pub(crate) fn keep(&self) -> Option<String> {
+        let borrowers = self.borrowers();
+        if *borrowers > 0 {
+            return None;
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let made = rustix::fs::open(&self.file, flags, Mode::RUSR | Mode::WUSR).and_then(|file| {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)
+        });
+        let error = made.err()?;
+        // A file system that cannot reserve, or a disk that is full: half a reserve only takes
+        // space away from others.
+        let _ = std::fs::remove_file(&self.file);
+        matches!(error, Errno::NOSPC | Errno::DQUOT).then(|| {
+            format!(
+                "the disk of {} is full: free {} MiB, so that a rollback always has room",
+                self.file.parent().unwrap_or(&self.file).display(),
+                RESERVE_BYTES >> 20
+            )
+        })
+    }
+
+    /// Gives the space to a command.
+    pub(crate) fn lend(&self) -> Lent<'_> {
+        *self.borrowers() += 1;
+        let _ = std::fs::remove_file(&self.file);
+        Lent(self)
+    }
 }
 
-/// Gives the space to a rollback.
-pub(crate) fn release(state_dir: &Path) {
-    let _ = std::fs::remove_file(path(state_dir));
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        *self.0.borrowers() -= 1;
+        self.0.keep();
+    }
 }
 
 #[cfg(test)]
@@ -49,16 +84,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reserve_takes_space_until_it_is_released() {
+    fn the_reserve_takes_space_until_it_is_lent() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!((keep(dir.path()), keep(dir.path())), (None, None));
-        let Ok(kept) = std::fs::metadata(path(dir.path())) else {
+        let reserve = Reserve::new(dir.path());
+        assert_eq!((reserve.keep(), reserve.keep()), (None, None));
+        let Ok(kept) = std::fs::metadata(&reserve.file) else {
             eprintln!("SKIP: this file system cannot reserve space");
             return;
         };
         assert!(kept.blocks() * 512 >= RESERVE_BYTES);
         assert_eq!(kept.mode() & 0o777, 0o600);
-        release(dir.path());
-        assert!(!path(dir.path()).exists());
+        let lent = [reserve.lend(), reserve.lend()];
+        for lent in lent {
+            // Whoever looks at the disk meanwhile takes nothing from them.
+            assert_eq!(reserve.keep(), None);
+            assert!(!reserve.file.exists());
+            drop(lent);
+        }
+        assert!(reserve.file.exists());
     }
 }

@@ -14,7 +14,7 @@ use tuner::spec::{CheckedSpec, Mode};
 use crate::continuous::ROLLED_BACK;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
-use crate::reserve;
+use crate::reserve::Lent;
 use crate::store::{ExperimentRow, Promotion, State, Wish};
 
 /// How long what is measured may take to end: both services are stopped, with their grace, and the
@@ -24,7 +24,10 @@ const INTERRUPT_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Keeps everything else from being measured for as long as it lives.
-struct UnderWay<'a>(&'a Coordinator);
+struct UnderWay<'a> {
+    coordinator: &'a Coordinator,
+    _lent: Lent<'a>,
+}
 
 impl<'a> UnderWay<'a> {
     fn begin(coordinator: &'a Coordinator) -> Self {
@@ -35,16 +38,17 @@ impl<'a> UnderWay<'a> {
                 .raise(rustix::process::Signal::TERM.as_raw());
         }
         coordinator.nudge();
-        reserve::release(&coordinator.state_dir);
-        Self(coordinator)
+        Self {
+            coordinator,
+            _lent: coordinator.reserve.lend(),
+        }
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        reserve::keep(&self.0.state_dir);
-        self.0.rollbacks.fetch_sub(1, Ordering::SeqCst);
-        self.0.nudge();
+        self.coordinator.rollbacks.fetch_sub(1, Ordering::SeqCst);
+        self.coordinator.nudge();
     }
 }
 

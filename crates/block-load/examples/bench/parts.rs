@@ -288,16 +288,7 @@ impl Bench {
             let mut load = self.load(Arrivals::Closed { depth: 1 }, 1.0, 4096, FILE_BYTES);
             load.seed = round as u64;
             self.add_local("qd1", "QD1", &path, &load)?;
-            for kind in in_turn(
-                round,
-                &[
-                    SPINNING,
-                    OURS,
-                    Kind::Nbdkit,
-                    Kind::QemuNbd,
-                    Kind::StorageDaemon,
-                ],
-            ) {
+            for kind in in_turn(round, &ALL_AND_SPINNING) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let mut nbd = Nbd::connect(server.address, "a", 1)?;
                 self.measure("qd1", "QD1", kind, &server, &mut nbd, &load)?;
@@ -315,16 +306,7 @@ impl Bench {
             let local = self.run_fio(&["--ioengine=io_uring", "--direct=1", &file], FILE_BYTES)?;
             self.rows
                 .add(part, "QD1", "local io_uring", "p50_us", local.1);
-            for kind in in_turn(
-                round,
-                &[
-                    OURS,
-                    SPINNING,
-                    Kind::Nbdkit,
-                    Kind::QemuNbd,
-                    Kind::StorageDaemon,
-                ],
-            ) {
+            for kind in in_turn(round, &ALL_AND_SPINNING) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let uri = format!("--uri=nbd://{}/a", server.address);
                 let found = self.run_fio(&["--ioengine=nbd", &uri], FILE_BYTES)?;

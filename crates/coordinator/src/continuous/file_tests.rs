@@ -127,6 +127,13 @@ impl Service {
         kept.unwrap()
     }
 
+    fn keep(&self, known: &Known) {
+        let store = &self.coordinator.store;
+        store
+            .keep_continuous(self.id, known, None, &[], None)
+            .unwrap();
+    }
+
     /// Oldest first.
     fn entries(&self) -> Vec<Entry> {
         let mut entries = self.coordinator.store.entries(self.id, 99).unwrap();
@@ -280,10 +287,7 @@ impl Service {
             acting: Some(Acting::RollBack("a constraint is broken".into())),
             ..self.known()
         };
-        let store = &self.coordinator.store;
-        store
-            .keep_continuous(self.id, &known, None, &[], None)
-            .unwrap();
+        self.keep(&known);
     }
 
     /// What was said of its end.
@@ -619,10 +623,7 @@ impl Service {
             next_round: now.checked_add(SignedDuration::from_hours(1)).unwrap(),
             ..self.known()
         };
-        let store = &self.coordinator.store;
-        store
-            .keep_continuous(self.id, &known, None, &[], None)
-            .unwrap();
+        self.keep(&known);
     }
 
     fn evaluations(&self) -> usize {
@@ -680,10 +681,7 @@ fn a_paused_queue_holds_a_search_and_no_round() {
         next_round: Timestamp::now(),
         ..service.known()
     };
-    let store = &coordinator.store;
-    store
-        .keep_continuous(service.id, &known, None, &[], None)
-        .unwrap();
+    service.keep(&known);
     coordinator.pause_queue().unwrap();
     let is_resumed = std::cell::Cell::new(false);
     service.run_until(|service| {
