@@ -409,12 +409,12 @@ proptest! {
         prop_assume!(world.per_s() > 0.95 * service_per_s);
         let arrivals = random(rate_share * lower, seed);
         let report = world.clone().run(Some(&arrivals), 1.0);
-        // Where the load holds, a slow generator may still be most of a fast service's latency.
-        let is_mine = report.lateness_p99_us > 0.1 * report.latency.latency_p99_us;
+        // Where the load holds, a slow generator may still be most of a fast service's latency. At
+        // the limit itself one request more or less decides, so those cases are left out.
+        let limit_us = (0.1 * report.latency.latency_p99_us).max(1000.0);
+        prop_assume!(!(0.95..1.05).contains(&(report.lateness_p99_us / limit_us)));
         let expected = match (rate_share > 1.0, generator_per_s < service_per_s) {
-            (false, true) if report.lateness_p99_us >= 1000.0 && is_mine => {
-                Some(Bottleneck::Generator)
-            }
+            (false, true) if report.lateness_p99_us > limit_us => Some(Bottleneck::Generator),
             (false, _) => None,
             (true, true) => Some(Bottleneck::Generator),
             (true, false) => Some(Bottleneck::Service),
@@ -429,9 +429,11 @@ proptest! {
         service_us in 5.0..200.0_f64,
         busy_poll in any::<bool>(),
     ) {
-        let ratio = generator_us / service_us;
-        prop_assume!(!(0.7..1.4).contains(&ratio));
         let world = Simulated::new(generator_us, 1, service_us, 32).polling(busy_poll);
+        // Each request costs the generator a look for its answer, too, unless it comes with others.
+        let with_look_us = generator_us + world.poll_ns as f64 / 1000.0;
+        let ratio = generator_us / service_us;
+        prop_assume!(ratio >= 1.4 || with_look_us / service_us < 0.7);
         let report = world.run(None, 1.0);
         let (slower_us, named) = if ratio > 1.0 {
             (generator_us, Bottleneck::Generator)
