@@ -1,6 +1,7 @@
 //! Accepts connections, and bounds what they can hold up.
 //!
-//! A request's headers must arrive in time. There are so many connections at the most that enough
+//! A request's headers must arrive in time, and so must each part of its body. There are so many
+//! connections at the most that enough
 //! descriptors stay for measuring. A connection beyond that takes the place of the one that has
 //! been without a whole request for longest, so half-sent requests lock nobody out, whether headers
 //! or body are missing. At the end, requests under way get a short time, and everything else is cut
@@ -42,9 +43,9 @@ const FOR_MEASURING: u64 = 64;
 pub struct Bounds {
     /// Connections at once.
     pub connections: usize,
-    /// How long the headers of a request may take. An idle connection is closed after that time,
-    /// too.
-    pub headers: Duration,
+    /// How long the headers of a request may take, and each part of its body. An idle connection is
+    /// closed after that time, too.
+    pub arrival: Duration,
 }
 
 impl Bounds {
@@ -58,7 +59,7 @@ impl Bounds {
         let connections = left.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
         Self {
             connections: usize::try_from(connections).unwrap_or(usize::MAX),
-            headers: Duration::from_secs(15),
+            arrival: Duration::from_secs(15),
         }
     }
 }
@@ -106,15 +107,29 @@ impl Drop for UnderWay {
     }
 }
 
+/// Whether the next part of a request's body did not arrive in time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stalled(Arc<AtomicBool>);
+
+impl Stalled {
+    pub(crate) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A request's body, which says when it is whole.
 struct Arriving {
     body: Incoming,
     request: std::sync::Weak<UnderWay>,
+    part_max: Duration,
+    /// Until the next part is late.
+    waiting: Option<Pin<Box<tokio::time::Sleep>>>,
+    stalled: Stalled,
 }
 
 impl HttpBody for Arriving {
     type Data = <Incoming as HttpBody>::Data;
-    type Error = <Incoming as HttpBody>::Error;
+    type Error = axum::BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -124,7 +139,19 @@ impl HttpBody for Arriving {
         if self.body.is_end_stream() || matches!(frame, Poll::Ready(None)) {
             self.request.upgrade().inspect(|request| request.count());
         }
-        frame
+        if frame.is_ready() {
+            self.waiting = None;
+            return frame.map_err(Into::into);
+        }
+        let part_max = self.part_max;
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(part_max)));
+        if waiting.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        self.stalled.0.store(true, Ordering::Relaxed);
+        Poll::Ready(Some(Err("the body stopped arriving".into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -194,7 +221,7 @@ pub(crate) async fn serve(
     let order = Arc::new(AtomicU64::new(0));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(bounds.headers);
+        .header_read_timeout(bounds.arrival);
     let mut end = std::pin::pin!(end);
     loop {
         let accepted = tokio::select! {
@@ -223,13 +250,18 @@ pub(crate) async fn serve(
                 if request.body().is_end_stream() {
                     under_way.count();
                 }
+                let stalled = Stalled::default();
                 let mut request = request.map(|body| {
                     axum::body::Body::new(Arriving {
                         body,
                         request: Arc::downgrade(&under_way),
+                        part_max: bounds.arrival,
+                        waiting: None,
+                        stalled: stalled.clone(),
                     })
                 });
                 request.extensions_mut().insert(Peer(peer));
+                request.extensions_mut().insert(stalled);
                 let router = router.clone();
                 async move {
                     let answer = router.oneshot(request).await;
@@ -316,7 +348,7 @@ mod tests {
     fn half_sent_requests_lock_nobody_out_and_hold_up_no_end() {
         let bounds = Bounds {
             connections: 8,
-            headers: Duration::from_secs(60),
+            arrival: Duration::from_secs(60),
         };
         let mut half = Vec::new();
         let end = with_server(bounds, |address| {
@@ -330,7 +362,7 @@ mod tests {
     fn half_sent_bodies_lock_nobody_out() {
         let bounds = Bounds {
             connections: 8,
-            headers: Duration::from_secs(60),
+            arrival: Duration::from_secs(60),
         };
         let mut half = Vec::new();
         with_server(bounds, |address| {
@@ -352,7 +384,7 @@ mod tests {
     fn the_headers_of_a_request_must_arrive_in_time() {
         let bounds = Bounds {
             connections: 8,
-            headers: Duration::from_millis(300),
+            arrival: Duration::from_millis(300),
         };
         with_server(bounds, |address| {
             let mut stream = half_sent(address);
@@ -363,6 +395,36 @@ mod tests {
             let took = start.elapsed();
             assert!(took > Duration::from_millis(200), "{took:?}");
             assert!(took < Duration::from_secs(8), "{took:?}");
+        });
+    }
+
+    #[test]
+    fn each_part_of_a_body_must_arrive_in_time() {
+        let bounds = Bounds {
+            connections: 8,
+            arrival: Duration::from_millis(500),
+        };
+        with_server(bounds, |address| {
+            let sends = |parts: usize| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(10)))
+                    .unwrap();
+                let head = "POST /form HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 8\r\n\r\n";
+                stream.write_all(head.as_bytes()).unwrap();
+                for _ in 0..parts {
+                    stream.write_all(b"x").unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                answer
+            };
+            // Eight parts in 0.8 s are slow, and none is late.
+            assert!(sends(8).starts_with("HTTP/1.1 200"));
+            let start = Instant::now();
+            assert!(sends(3).starts_with("HTTP/1.1 400"));
+            assert!(start.elapsed() > Duration::from_millis(600));
         });
     }
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::Visitor;
+use crate::connections::Stalled;
 use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 
@@ -113,15 +114,36 @@ pub(crate) fn too_many(wait: Duration) -> Response {
     ([("retry-after", wait_s.to_string())], refusal).into_response()
 }
 
+/// Whether a request announces a longer body than any is taken of.
+fn is_too_long(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+    // hyper takes only numbers.
+    let length = length.and_then(|it| it.parse::<u64>().ok());
+    length.is_some_and(|length| length > BODY_MAX_BYTES as u64)
+}
+
 /// Bounds every request, tells browsers to keep what they see to themselves, and counts answers.
 pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let is_for_people = !request.uri().path().starts_with("/api/") && wants_page(request.headers());
-    let mut response = match tokio::time::timeout(TIME_MAX, next.run(request)).await {
-        Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20),
+    let too_long = || {
+        let why = format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20);
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, why).into_response()
+    };
+    let stalled = request.extensions().get::<Stalled>().cloned();
+    let answer = async {
+        // Nobody waits for a body that will be refused.
+        match is_too_long(request.headers()) {
+            true => too_long(),
+            false => next.run(request).await,
+        }
+    };
+    let mut response = match tokio::time::timeout(TIME_MAX, answer).await {
+        Ok(_) if stalled.is_some_and(|it| it.is_so()) => Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body of the request stopped arriving: send the request again",
         )
         .into_response(),
+        Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
         Ok(response) => response,
         Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the server did not finish this request in time: look whether the change was made before you send it again").into_response(),
     };

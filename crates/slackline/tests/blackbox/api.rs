@@ -651,7 +651,7 @@ fn half_sent_requests_take_nothing_from_an_evaluation_and_hold_up_no_end() {
         let _ = connection.write_all(text.as_bytes());
         connection
     });
-    let open: Vec<_> = sent.collect();
+    let mut open: Vec<_> = sent.collect();
     assert!(server.get("/status")["trouble"].is_null());
     let shown = server.wait_for(id, &["done", "failed"]);
     assert_eq!(shown["finding"], "improvement", "{shown}");
@@ -659,6 +659,20 @@ fn half_sent_requests_take_nothing_from_an_evaluation_and_hold_up_no_end() {
     for it in evaluations.as_array().unwrap() {
         assert_eq!(it["outcome"], "completed", "{it}");
     }
+    // Who sent half a body is told in time, and whoever announces too long a one at once.
+    let within = |connection: &mut std::net::TcpStream, seconds| {
+        let limit = std::time::Duration::from_secs(seconds);
+        connection.set_read_timeout(Some(limit)).unwrap();
+        let mut status = [0; 12];
+        std::io::Read::read_exact(connection, &mut status).unwrap();
+        String::from_utf8_lossy(&status).into_owned()
+    };
+    assert_eq!(within(&mut open[230], 30), "HTTP/1.1 408");
+    let mut long = std::net::TcpStream::connect(address).unwrap();
+    let text =
+        format!("POST /api/v1/experiments HTTP/1.1\r\n{head}Content-Length: 99999999999\r\n\r\n");
+    long.write_all(text.as_bytes()).unwrap();
+    assert_eq!(within(&mut long, 5), "HTTP/1.1 413");
     let begun = std::time::Instant::now();
     assert_eq!(server.end(), 128 + 15);
     let took = begun.elapsed();
