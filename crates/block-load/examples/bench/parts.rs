@@ -20,6 +20,8 @@ use crate::{Bench, Fallible, in_turn};
 const RAM_BYTES: u64 = 512 << 20;
 /// Bytes of the file on the disk.
 const FILE_BYTES: u64 = 4 << 30;
+/// How long the disk rests after that.
+const AFTER_FILLING: Duration = Duration::from_secs(15);
 const SPINNING: Kind = Kind::Ours("spin");
 const OURS: Kind = Kind::Ours("learn");
 const ALL: [Kind; 4] = [OURS, Kind::Nbdkit, Kind::QemuNbd, Kind::StorageDaemon];
@@ -77,6 +79,8 @@ impl Bench {
         if !status.success() {
             return Err(format!("{} cannot be filled", path.display()).into());
         }
+        // The host writes it down for a while yet: a calibration at once found a disk that is slow.
+        std::thread::sleep(AFTER_FILLING);
         Ok(path.to_owned())
     }
 
@@ -272,7 +276,7 @@ impl Bench {
             load.seed = round as u64;
             load.is_polling = false;
             self.add_local("disk", "QD32", &path, &load)?;
-            for kind in in_turn(round, &ALL) {
+            for kind in in_turn(round, &ALL_AND_SPINNING) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let mut nbd = Nbd::connect(server.address, "a", 1)?;
                 self.measure("disk", "QD32", kind, &server, &mut nbd, &load)?;
@@ -325,7 +329,7 @@ impl Bench {
                 ("RAM", ram.clone(), RAM_BYTES),
                 ("disk", Disk::File(file.clone()), FILE_BYTES),
             ] {
-                for kind in in_turn(round, &ALL) {
+                for kind in in_turn(round, &ALL_AND_SPINNING) {
                     let server = self.start(kind, &disk)?;
                     let mut nbd = Nbd::connect(server.address, "a", 1)?;
                     if where_ == "RAM" {
