@@ -12,7 +12,7 @@ use qos::Grouped;
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::config::{Backing, ConfigError, DeviceSpec, NamedFile};
+use crate::config::Backing;
 use crate::creation::{ToMake, create};
 use crate::holders::{self, Holder};
 use crate::memory::Memory;
@@ -254,52 +254,6 @@ impl Device {
             Storage::File(file) => file.extents(offset, len_bytes, extents_max),
         }
     }
-}
-
-/// What a scheduler needs of a calibration: the price of a write, and the curve. The file may say
-/// more.
-#[derive(serde::Deserialize)]
-struct Calibration {
-    /// Missing where no write was measured.
-    write_cost: Option<u32>,
-    curve: qos::Curve,
-}
-
-/// What a device of the configuration can do, without opening the device. `None`: the device has no
-/// calibration.
-///
-/// # Errors
-/// The calibration cannot be read: the line that names it.
-pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, ConfigError> {
-    match &spec.backing {
-        Backing::Simulated { model } => Ok(qos::simulated::model(model)),
-        _ => {
-            let read = |file: &NamedFile| {
-                let model = read_calibration(&file.path);
-                model.map_err(|error| file.place.error(error.to_string()))
-            };
-            spec.calibration.as_ref().map(read).transpose()
-        }
-    }
-}
-
-fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
-    let wrong = |text: String| DeviceError(format!("{}: {text}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let calibration: Calibration =
-        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let write_cost = match (calibration.write_cost, &calibration.curve.mixed) {
-        (Some(write_cost), _) => write_cost,
-        // Nobody may write beside an objective then.
-        (None, None) => qos::ASSUMED_WRITE_COST,
-        (None, Some(_)) => {
-            return Err(wrong("`write_cost` is missing beside `curve.mixed`".into()));
-        }
-    };
-    Ok(qos::DeviceModel {
-        costs: qos::Costs::new(write_cost),
-        curve: calibration.curve,
-    })
 }
 
 /// How long what is held may still be held by a process that was killed: the kernel lets go of the
@@ -622,23 +576,6 @@ mod tests {
         let device = Device::open("d", &backing, None, false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
-    }
-
-    #[test]
-    fn a_calibration_without_writes_has_no_price_of_a_write() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("ram.json");
-        let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
-        let read = |mixed: &str| {
-            let text = format!(
-                "{{\"write_cost\": null, \"curve\": {{\"mixed\": {mixed}, \"read_only\": {points}}}}}"
-            );
-            std::fs::write(&file, text).unwrap();
-            read_calibration(&file)
-        };
-        assert_eq!(read("null").unwrap().curve.mixed, None);
-        let error = read(points).unwrap_err().to_string();
-        assert!(error.contains("`write_cost` is missing"), "{error}");
     }
 
     #[test]

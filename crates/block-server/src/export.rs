@@ -8,9 +8,10 @@ use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
+use crate::calibration::model_of;
 use crate::config::{self, Backing, Config, ConfigError, DeviceSpec};
 use crate::creation::to_make;
-use crate::device::{Device, DeviceError, model_of};
+use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
 
