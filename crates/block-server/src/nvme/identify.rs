@@ -170,6 +170,6 @@ fn descriptors(view: &View<'_>, namespace: u32) -> Result<Vec<u8>, Status> {
     let mut page = Structure::new(IDENTIFY_BYTES);
     // A UUID, of 16 bytes.
     page.u8(0, 3).u8(1, 16);
-    page.set(4, &view.subsystem.uuid(&export.name));
+    page.set(4, &view.subsystem.uuid(export));
     Ok(page.bytes())
 }
