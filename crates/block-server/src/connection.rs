@@ -346,7 +346,7 @@ impl Connection {
                         Storage::Memory(memory) => memory.read(*offset, *left_bytes, |bytes| {
                             send(tls, calls, flow, (bytes, &[]))
                         }),
-                        Storage::File(_) => *left_bytes,
+                        Storage::File(_) | Storage::Unopened => *left_bytes,
                     };
                     *offset += sent as u64;
                     *left_bytes -= sent;

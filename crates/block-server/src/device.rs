@@ -33,6 +33,8 @@ pub enum Storage {
     Memory(Memory),
     /// A block device or a file.
     File(FileStorage),
+    /// Nothing was opened: the device was only looked at, and takes no requests.
+    Unopened,
 }
 
 /// An open block device or file.
@@ -79,20 +81,29 @@ pub(crate) fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
     ))
 }
 
-impl Device {
-    /// Opens a device. A block device is opened exclusively; a file is locked.
-    ///
-    /// # Errors
-    /// The device does not exist, is in use, or is no device.
-    pub fn open(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
-        let (storage, size_bytes, identity) = match backing {
+/// What opening a device, or looking at it, shows.
+struct Found {
+    storage: Storage,
+    size_bytes: u64,
+    identity: Option<(u64, u64)>,
+    held_by: Option<Vec<Holder>>,
+}
+
+impl Found {
+    fn opened(storage: Storage, size_bytes: u64, identity: Option<(u64, u64)>) -> Self {
+        Self {
+            storage,
+            size_bytes,
+            identity,
+            held_by: None,
+        }
+    }
+
+    fn open(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+        match backing {
             Backing::Memory { size_bytes } => {
-                (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
+                let memory = Storage::Memory(Memory::new(*size_bytes));
+                Ok(Self::opened(memory, *size_bytes, None))
             }
             Backing::Path {
                 path,
@@ -104,68 +115,41 @@ impl Device {
                     create(path, *size_bytes, *is_preallocated)?;
                 }
                 let (file, size_bytes, identity) = open_path(path, is_writable, *is_direct)?;
-                (Storage::File(file), size_bytes, Some(identity))
+                Ok(Self::opened(
+                    Storage::File(file),
+                    size_bytes,
+                    Some(identity),
+                ))
             }
-            Backing::Simulated { model } => {
-                return Err(DeviceError(format!(
-                    "{model} is simulated: `slackline serve-block admit` plans on such a device, and nothing can be served \
-                     from it"
-                )));
-            }
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            storage,
-            size_bytes,
-            is_writable,
-            backing: backing.clone(),
-            qos: Arc::new(qos::Device::new(model)),
-            identity,
-            held_by: None,
-        })
+            Backing::Simulated { model } => Err(DeviceError(format!(
+                "{model} is simulated: `slackline serve-block admit` plans on such a device, and nothing can be served \
+                 from it"
+            ))),
+        }
     }
 
-    /// As [`Device::open`], but a file that would be made is not made. The device stands for the
-    /// file, and takes no requests.
-    ///
-    /// # Errors
-    /// See [`Device::open`]; or the file could not be made.
-    pub fn plan(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
+    fn plan(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
         let Some(file) = ToMake::of(backing) else {
-            return Self::open(name, backing, model, is_writable);
+            return Self::open(backing, is_writable);
         };
         let identity = file.check()?;
-        let none = Backing::Memory { size_bytes: 4096 };
-        Ok(Self {
-            size_bytes: file.size_bytes,
-            backing: backing.clone(),
-            identity: Some(identity),
-            ..Self::open(name, &none, model, is_writable)?
-        })
+        Ok(Self::opened(
+            Storage::Unopened,
+            file.size_bytes,
+            Some(identity),
+        ))
     }
 
-    /// As [`Device::plan`], but without a lock: beside a server that has the device open. The
-    /// device takes no requests.
-    ///
-    /// # Errors
-    /// See [`Device::plan`]. A device that another process holds is no error.
-    pub fn look(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
-        let Backing::Path { path, .. } = backing else {
-            return Self::open(name, backing, model, is_writable);
+    fn look(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+        let path = match backing {
+            Backing::Memory { size_bytes } => {
+                return Ok(Self::opened(Storage::Unopened, *size_bytes, None));
+            }
+            Backing::Path { path, .. } if ToMake::of(backing).is_none() => path,
+            Backing::Path { .. } | Backing::Simulated { .. } => {
+                return Self::plan(backing, is_writable);
+            }
         };
-        if ToMake::of(backing).is_some() {
-            return Self::plan(name, backing, model, is_writable);
-        }
         let (status, is_block) = status_of(path)?;
         if is_writable {
             let access = rustix::fs::accessat(
@@ -188,14 +172,77 @@ impl Device {
         if let Some(user) = user {
             return Err(DeviceError(user));
         }
-        let none = Backing::Memory { size_bytes: 4096 };
         Ok(Self {
+            storage: Storage::Unopened,
             size_bytes: size_of_file(&file, path)?,
-            backing: backing.clone(),
             identity: Some(identity_of(&status, is_block)),
             held_by: holders::of(&file, &status, is_writable),
-            ..Self::open(name, &none, model, is_writable)?
         })
+    }
+
+    fn device(
+        self,
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Device {
+        Device {
+            name: name.to_owned(),
+            storage: self.storage,
+            size_bytes: self.size_bytes,
+            is_writable,
+            backing: backing.clone(),
+            qos: Arc::new(qos::Device::new(model)),
+            identity: self.identity,
+            held_by: self.held_by,
+        }
+    }
+}
+
+impl Device {
+    /// Opens a device. A block device is opened exclusively; a file is locked.
+    ///
+    /// # Errors
+    /// The device does not exist, is in use, or is no device.
+    pub fn open(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::open(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
+    }
+
+    /// As [`Device::open`], but a file that would be made is not made. The device stands for the
+    /// file, and takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::open`]; or the file could not be made.
+    pub fn plan(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::plan(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
+    }
+
+    /// As [`Device::plan`], but nothing is locked or allocated: beside a server that has the device
+    /// open. The device takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::plan`]. A device that another process holds is no error.
+    pub fn look(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::look(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
     }
 
     /// Whether the device is what lies at a path, or was opened at that path.
@@ -252,6 +299,7 @@ impl Device {
         match &self.storage {
             Storage::Memory(memory) => memory.extents(offset, len_bytes, extents_max),
             Storage::File(file) => file.extents(offset, len_bytes, extents_max),
+            Storage::Unopened => Vec::new(),
         }
     }
 }

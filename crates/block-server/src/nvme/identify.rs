@@ -140,7 +140,7 @@ fn of_namespace(export: &Export) -> Vec<u8> {
     // Write Zeroes may deallocate. In memory, what was deallocated reads as zeros.
     let reads_zeros = match export.device.storage {
         Storage::Memory(_) => 1,
-        Storage::File(_) => 0,
+        Storage::File(_) | Storage::Unopened => 0,
     };
     page.u8(33, 1 << 3 | reads_zeros);
     for at in [64, 66, 68, 70, 72] {
