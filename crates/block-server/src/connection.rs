@@ -315,13 +315,13 @@ impl Connection {
     /// Sends what waits, as far as there is room.
     pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut Pool) {
         let flow = self.flow;
-        let tls = &mut self.tls;
-        if let Some(tls) = tls
+        if let Some(tls) = &mut self.tls
             && !tls.flush(calls, flow)
         {
             return;
         }
         while let Some(piece) = self.unsent.front_mut() {
+            let tls = &mut self.tls;
             let (sent_bytes, is_done) = match piece {
                 Piece::Bytes { bytes, at } => {
                     let sent = send(tls, calls, flow, (&bytes[*at..], &[]));
@@ -361,8 +361,7 @@ impl Connection {
                 return;
             }
             if let Some(Piece::End { reserved_bytes }) = self.unsent.pop_front() {
-                self.under_way -= 1;
-                pool.release(&mut self.account, reserved_bytes);
+                self.end(pool, reserved_bytes);
             }
         }
     }

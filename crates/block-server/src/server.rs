@@ -250,7 +250,7 @@ impl Block {
             connection.is_closing = true;
             return (used, false);
         }
-        let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+        let left_bytes = request.payload_len();
         if connection.has_finished && bytes.len() - used < left_bytes {
             // The payload will never be whole: it is not worth memory that others wait for.
             connection.is_closing = true;
