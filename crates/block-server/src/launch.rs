@@ -376,9 +376,9 @@ fn attend(
             } else {
                 ended_by = Some(signal);
                 notice(Notice::Draining);
-                started
-                    .plane
-                    .drain(Duration::from_secs(config.drain_s.into()));
+                let time = Duration::from_secs(config.drain_s.into());
+                started.shared.begin_drain(time);
+                started.plane.drain(time);
             }
         }
     }
