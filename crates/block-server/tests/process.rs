@@ -244,6 +244,33 @@ fn a_drain_says_what_it_waits_for() {
     assert!(child.wait().unwrap().success());
 }
 
+/// The kernel releases address and file of a killed server a moment late: the next one waits.
+#[test]
+fn a_killed_server_starts_again_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, metrics) = (free_port(), free_port());
+    let text = format!(
+        "metrics = \"127.0.0.1:{metrics}\"\n[[device]]\npath = \"{}\"\ncreate = \"1MiB\"\n\
+         [[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",
+        directory.path().join("disk").display()
+    );
+    let config = write_config(directory.path(), port, &text);
+    for _ in 0..5 {
+        let Some((mut child, mut line, mut messages)) = start_process(&config) else {
+            return;
+        };
+        if line.contains("AddressInUse") {
+            line.clear();
+            messages.read_line(&mut line).unwrap();
+        }
+        assert!(line.contains("Ready"), "{line}");
+        let mut client = Client::connect(address(port)).go("a");
+        client.write(0, b"x");
+        signal(&child, "-KILL");
+        child.wait().unwrap();
+    }
+}
+
 /// What is in the way of a start is in the audit log, and nobody was admitted.
 #[test]
 fn a_start_that_fails_admits_nobody() {
