@@ -8,8 +8,8 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// Tokens of a read of one block. A write's cost is a multiple found by calibration.
 pub const READ_COST: u32 = 100;
 
-/// The highest price of the write of a block, in tokens: 5,000 reads. At this price the price of the
-/// largest request, of 32 MiB, is a `u32` still.
+/// The highest price of the write of a block, in tokens: 5,000 reads. The price of the largest
+/// request, of 32 MiB, is a `u32` then.
 pub const WRITE_COST_MAX: u32 = 500_000;
 
 /// What a request does to the device.

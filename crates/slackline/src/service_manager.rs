@@ -1,5 +1,5 @@
-//! Tells systemd how a server is (sd_notify(3)), also after the server has given up the system calls
-//! that open a socket.
+//! Tells systemd how a server is (sd_notify(3)), also after the server has given up the system
+//! calls that open a socket.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
