@@ -17,6 +17,11 @@ use crate::cargo;
 /// dependencies point down only, so no crate below the roof knows the one above it.
 const EDGES: &[Edges] = &[
     Edges {
+        from: "config-errors",
+        to: &[],
+        reason: "pure: words for what a reader of a file says, the same for every file",
+    },
+    Edges {
         from: "latency-stats",
         to: &[],
         reason: "pure arithmetic on samples: others must be able to use it without the rest",
@@ -75,6 +80,7 @@ const EDGES: &[Edges] = &[
         from: "tuner",
         to: &[
             "bayes-opt",
+            "config-errors",
             "host",
             "http-client",
             "latency-stats",
@@ -127,7 +133,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "block-server",
-        to: &["dataplane", "qos"],
+        to: &["config-errors", "dataplane", "qos"],
         reason: "a program on the runtime: it knows disks and NBD, not how packets come; qos decides whose request is next",
     },
     Edges {
@@ -176,6 +182,7 @@ struct Edges {
 
 /// Crates without any unsafe code, which their `lib.rs` promises.
 const WITHOUT_UNSAFE: &[&str] = &[
+    "config-errors",
     "latency-stats",
     "bayes-opt",
     "code-layout",

@@ -12,8 +12,19 @@ use toml::Spanned;
 use crate::addresses;
 use crate::allow::{Allow, RawAllow};
 use crate::cores::{self, Core};
+use crate::number::{Share, Whole};
 use crate::nvme::config::{NvmeSpec, RawNvme};
 pub use crate::place::{ConfigError, NamedFile, Place};
+
+/// As many connections as a process may have descriptors by default (`fs.nr_open` of sysctl, less
+/// some for the rest).
+const CONNECTIONS_MAX: u64 = 1_000_000;
+/// An hour.
+const DRAIN_S_MAX: u64 = 3600;
+/// The largest file that the kernel knows, in whole TiB.
+const CREATE_MAX_BYTES: u64 = (1 << 63) - (1 << 40);
+const ONE_BYTE: (u64, &str) = (1, "1");
+const ONE_TIB: (u64, &str) = (1 << 40, "1TiB");
 
 /// Where NBD's clients look by default.
 pub const NBD_PORT: u16 = 10809;
@@ -163,10 +174,10 @@ struct RawConfig {
     tls: Option<RawTls>,
     metrics: Option<Spanned<String>>,
     #[serde(default)]
-    cores: Vec<Spanned<usize>>,
+    cores: Vec<Spanned<cores::Cpu>>,
     memory: Option<Spanned<String>>,
-    connections_max: Option<Spanned<usize>>,
-    drain_s: Option<u32>,
+    connections_max: Option<Whole<1, CONNECTIONS_MAX>>,
+    drain_s: Option<Whole<0, DRAIN_S_MAX>>,
     audit_log: Option<Spanned<PathBuf>>,
     #[serde(default)]
     device: Vec<Spanned<RawDevice>>,
@@ -231,7 +242,25 @@ struct RawTenant {
     description: String,
     #[serde(default)]
     allow: RawAllow,
-    objective: Option<Spanned<Objective>>,
+    objective: Option<Spanned<RawObjective>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawObjective {
+    p95_us: Whole<1, { qos::P95_US_MAX as u64 }>,
+    iops: Whole<1, { qos::IOPS_MAX as u64 }>,
+    read_share: Share,
+}
+
+impl RawObjective {
+    fn objective(&self) -> Objective {
+        Objective {
+            p95_us: self.p95_us.small(),
+            iops: self.iops.small(),
+            read_share: self.read_share.0,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -282,27 +311,10 @@ fn key_of(path: &serde_path_to_error::Path) -> Option<String> {
     (!keys.is_empty()).then(|| keys.join("."))
 }
 
-/// What the reader of TOML says, without the names of types.
+/// What the reader of TOML says, in words, with a hint where a key of the file stands in a table.
 fn in_words(message: &str) -> String {
-    let names = [
-        ("expected a sequence", "expected a list, as in [\"…\"]"),
-        ("expected a boolean", "expected true or false"),
-        ("expected a string", "expected a text in quotes"),
-        ("expected path string", "expected a text in quotes"),
-        ("expected usize", "expected a whole number from 0 on"),
-        ("expected u32", "expected a whole number from 0 on"),
-        ("expected f64", "expected a number"),
-        ("expected a map", "expected a table, as in { key = … }"),
-    ];
-    let message = message.trim().replace('\n', ", ");
-    let mut message = names
-        .iter()
-        .fold(message, |text, (name, words)| text.replace(name, words));
-    if let Some(at) = message.find("expected struct ") {
-        message.truncate(at);
-        message.push_str("expected a table, as in { key = … }");
-    }
-    let unknown = message.strip_prefix("unknown field `");
+    let mut message = config_errors::plain(&message.trim().replace('\n', ", "));
+    let unknown = message.strip_prefix("unknown key `");
     let unknown = unknown.and_then(|rest| rest.split('`').next());
     if unknown.is_some_and(|key| TOP_KEYS.contains(&key)) {
         message.push_str(
@@ -326,7 +338,7 @@ impl Reader<'_> {
             file: self.file.to_path_buf(),
             line: error.span().map(|span| self.line(span.start)),
             // Some texts name the key themselves.
-            key: key.filter(|_| !message.contains(" field `")),
+            key: key.filter(|_| !message.contains(" field `") && !message.contains(" key `")),
             message,
         }
     }
@@ -357,14 +369,33 @@ impl Reader<'_> {
         })
     }
 
+    /// As [`Reader::size`], within a range. The errors name the range by `at_least` and `at_most`.
+    fn size_within(
+        &self,
+        text: &Spanned<String>,
+        key: &'static str,
+        (min, at_least): (u64, &str),
+        (max, at_most): (u64, &str),
+    ) -> Result<u64, ConfigError> {
+        let bytes = self.size(text, key)?;
+        match (min..=max).contains(&bytes) {
+            true => Ok(bytes),
+            false => Err(self.place(text, key).error(format!(
+                "{} is out of range: it must be from {at_least} to {at_most}",
+                text.as_ref()
+            ))),
+        }
+    }
+
     fn address(
         &self,
         text: &Spanned<String>,
         key: &'static str,
     ) -> Result<SocketAddr, ConfigError> {
-        text.as_ref().parse().map_err(|_| {
+        let address: Option<SocketAddr> = text.as_ref().parse().ok();
+        address.filter(|address| address.port() > 0).ok_or_else(|| {
             self.place(text, key).error(format!(
-                "{:?} is not an address with a port, as in \"127.0.0.1:{NBD_PORT}\"",
+                "{:?} is not an address with a port from 1 to 65535, as in \"127.0.0.1:{NBD_PORT}\"",
                 text.as_ref()
             ))
         })
@@ -379,15 +410,11 @@ impl Reader<'_> {
         let (backing, place, default_name) = match (&raw.path, &raw.memory) {
             (Some(path), None) => {
                 let place = self.place(path, "device.path");
-                let create_bytes = raw
-                    .create
-                    .as_ref()
-                    .map(|create| self.size(create, "device.create"))
-                    .transpose()?;
-                if let (Some(0), Some(create)) = (create_bytes, &raw.create) {
-                    let place = self.place(create, "device.create");
-                    return Err(place.error("must be above 0"));
-                }
+                let create = |create| {
+                    let most = (CREATE_MAX_BYTES, "8388607TiB");
+                    self.size_within(create, "device.create", ONE_BYTE, most)
+                };
+                let create_bytes = raw.create.as_ref().map(create).transpose()?;
                 if raw.is_preallocated() && create_bytes.is_none() {
                     return Err(at_table("device.preallocate")
                         .error("is only for a file that is made: give its size as `create`"));
@@ -402,14 +429,11 @@ impl Reader<'_> {
             }
             (None, Some(memory)) => {
                 let place = self.place(memory, "device.memory");
-                let size_bytes = self.size(memory, "device.memory")?;
+                let size_bytes = self.size_within(memory, "device.memory", ONE_BYTE, ONE_TIB)?;
                 if raw.create.is_some() || raw.is_preallocated() || raw.direct.is_some() {
                     return Err(place.error(
                         "`create`, `preallocate` and `direct` are for devices with a `path`",
                     ));
-                }
-                if size_bytes == 0 || size_bytes > 1 << 40 {
-                    return Err(place.error("memory of 1 byte to 1 TiB can be served"));
                 }
                 (Backing::Memory { size_bytes }, place, None)
             }
@@ -502,13 +526,13 @@ impl Reader<'_> {
         let objective = raw.objective.as_ref();
         if let Some(objective) = objective
             && raw.read_only
-            && objective.as_ref().writes()
+            && objective.as_ref().objective().writes()
         {
             let text = "a read-only tenant writes nothing: set read_share = 1.0";
             return Err(self.place(objective, "tenant.objective").error(text));
         }
         Ok(TenantSpec {
-            objective: objective.map(|objective| *objective.as_ref()),
+            objective: objective.map(|objective| objective.as_ref().objective()),
             objective_place: objective.map_or_else(
                 || place.clone(),
                 |objective| self.place(objective, "tenant.objective"),
@@ -579,17 +603,6 @@ impl Reader<'_> {
         Ok(addresses)
     }
 
-    fn connections_max(&self, raw: &RawConfig) -> Result<usize, ConfigError> {
-        match raw.connections_max.as_ref() {
-            None => Ok(16_384),
-            Some(max) if *max.as_ref() == 0 => {
-                let text = "must be above 0: no client could connect";
-                Err(self.place(max, "connections_max").error(text))
-            }
-            Some(max) => Ok(*max.as_ref()),
-        }
-    }
-
     fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
         let whole = |message: &str| ConfigError {
             file: self.file.to_path_buf(),
@@ -647,14 +660,8 @@ impl Reader<'_> {
         }
         let memory_bytes = match &raw.memory {
             None => 256 << 20,
-            Some(memory) => {
-                let bytes = self.size(memory, "memory")?;
-                if bytes < 64 << 20 {
-                    let place = self.place(memory, "memory");
-                    return Err(place.error("must be at least 64MiB: one request may have 32 MiB"));
-                }
-                bytes
-            }
+            // One request may have 32 MiB.
+            Some(memory) => self.size_within(memory, "memory", (64 << 20, "64MiB"), ONE_TIB)?,
         };
         let metrics = raw.metrics.as_ref();
         let nvme = raw.nvme.iter().flat_map(|nvme| &nvme.listen);
@@ -681,9 +688,9 @@ impl Reader<'_> {
                 .transpose()?,
             cores: cores::read(self, &raw.cores)?,
             memory_bytes,
-            connections_max: self.connections_max(raw)?,
+            connections_max: raw.connections_max.map_or(16_384, Whole::size),
             audit_log: raw.audit_log.as_ref().map(|it| it.as_ref().clone()),
-            drain_s: raw.drain_s.unwrap_or(10),
+            drain_s: raw.drain_s.map_or(10, Whole::small),
             devices,
             tenants,
             keys: [

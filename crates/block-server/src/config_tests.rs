@@ -86,7 +86,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "read_only",
             "readonly",
-            "b.toml:12: unknown field `readonly`, expected one of `export`, ",
+            "b.toml:12: unknown key `readonly`, expected one of `export`, ",
         ),
         (
             "10.0.0.0/8",
@@ -116,7 +116,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "listen",
             "memory = \"1MiB\"\nlisten",
-            "b.toml:2: memory: must be at least 64MiB",
+            "b.toml:2: memory: 1MiB is out of range: it must be from 64MiB to 1TiB",
         ),
         (
             "addresses = [\"10.0.0.0/8\", \"::1\"]",
@@ -137,12 +137,12 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "memory = \"64MiB\"",
             "path = \"/tmp/d\"\ncreate = \"0\"",
-            "b.toml:7: device.create: must be above 0",
+            "b.toml:7: device.create: 0 is out of range: it must be from 1 to 8388607TiB",
         ),
         (
             "listen",
             "connections_max = 0\nlisten",
-            "b.toml:2: connections_max: must be above 0",
+            "b.toml:2: connections_max: 0 is out of range: it must be from 1 to 1,000,000",
         ),
         (
             "\"[::1]:10809\"",
@@ -177,7 +177,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "[\"10.0.0.0/8\", \"::1\"]",
             "\"::1\"",
-            "b.toml:13: tenant.allow.addresses: invalid type: string \"::1\", expected a list",
+            "b.toml:13: tenant.allow.addresses: invalid type: a text, expected a list",
         ),
         (
             "read_only = true",
@@ -187,22 +187,22 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "{ offset = \"4KiB\", length = \"1MiB\" }",
             "\"4KiB\"",
-            "b.toml:11: tenant.range: invalid type: string \"4KiB\", expected a table",
+            "b.toml:11: tenant.range: invalid type: a text, expected a table",
         ),
         (
             "\"4KiB\"",
             "4096",
-            "b.toml:11: tenant.range.offset: invalid type: integer `4096`, expected a text in quotes",
+            "b.toml:11: tenant.range.offset: invalid type: integer `4096`, expected a text",
         ),
         (
             "read_only = true",
             "objective = { p95_us = 500, iops = \"9\", read_share = 1.0 }",
-            "b.toml:12: tenant.objective.iops: invalid type: string \"9\", expected a whole number",
+            "b.toml:12: tenant.objective.iops: invalid type: a text, expected a whole number from 1 to 100,000,000",
         ),
         (
             "listen",
             "drain_s = -1\nlisten",
-            "b.toml:2: drain_s: invalid value: integer `-1`, expected a whole number",
+            "b.toml:2: drain_s: -1 is out of range: it must be from 0 to 3,600",
         ),
         (
             "memory = \"64MiB\"",
@@ -251,7 +251,7 @@ fn what_is_wrong_is_named_with_its_line() {
     assert!(parse("").unwrap_err().contains("exports nothing"));
     let late = parse(&GOOD.replacen("memory = ", "audit_log = \"a\"\nmemory = ", 1)).unwrap_err();
     assert!(
-        late.starts_with("b.toml:6: unknown field `audit_log`")
+        late.starts_with("b.toml:6: unknown key `audit_log`")
             && late.ends_with("write it above the first [[device]], [[tenant]] and [tls]"),
         "{late}"
     );
@@ -343,6 +343,87 @@ fn keys_that_need_a_restart_are_named() {
     let moved = new.replacen("drain_s", "\ndrain_s", 1);
     let (new, moved) = (parse(&new).unwrap(), parse(&moved).unwrap());
     assert!(new.changed_at_restart_only(&moved).is_empty());
+}
+
+/// Every number has a range, and the error says which.
+#[test]
+fn numbers_out_of_range_are_named_with_their_range() {
+    let top = |line: &str| GOOD.replacen("listen", &format!("{line}\nlisten"), 1);
+    let objective = |numbers: &str| {
+        let objective = format!("objective = {{ {numbers} }}");
+        GOOD.replacen("read_only = true", &objective, 1)
+    };
+    let memory = |size: &str| GOOD.replacen("\"64MiB\"", &format!("\"{size}\""), 1);
+    let create = |size: &str| {
+        let file = format!("path = \"/tmp/d\"\ncreate = \"{size}\"");
+        GOOD.replacen("memory = \"64MiB\"", &file, 1)
+    };
+    for good in [
+        top("connections_max = 1000000"),
+        top("drain_s = 0"),
+        top("drain_s = 3600"),
+        top("memory = \"1TiB\""),
+        top("cores = [1023]"),
+        objective("p95_us = 60000000, iops = 100000000, read_share = 1"),
+        objective("p95_us = 1, iops = 1, read_share = 0"),
+        memory("1TiB"),
+        create("8388607TiB"),
+    ] {
+        parse(&good).unwrap();
+    }
+    for (text, expected) in [
+        (
+            top("connections_max = 18446744073709551615"),
+            "b.toml:2: connections_max: 18446744073709551615 is out of range: it must be from 1 to 1,000,000",
+        ),
+        (
+            top("connections_max = 1.5"),
+            "b.toml:2: connections_max: invalid type: floating point `1.5`, expected a whole number from 1 to 1,000,000",
+        ),
+        (
+            top("drain_s = 3601"),
+            "b.toml:2: drain_s: 3601 is out of range: it must be from 0 to 3,600",
+        ),
+        (
+            top("cores = [0, 1024]"),
+            "b.toml:2: cores: 1024 is out of range: it must be from 0 to 1,023",
+        ),
+        (
+            top("memory = \"2TiB\""),
+            "b.toml:2: memory: 2TiB is out of range: it must be from 64MiB to 1TiB",
+        ),
+        (
+            memory("1025GiB"),
+            "b.toml:6: device.memory: 1025GiB is out of range: it must be from 1 to 1TiB",
+        ),
+        (
+            create("8388608TiB"),
+            "b.toml:7: device.create: 8388608TiB is out of range: it must be from 1 to 8388607TiB",
+        ),
+        (
+            objective("p95_us = 0, iops = 1, read_share = 1"),
+            "b.toml:12: tenant.objective.p95_us: 0 is out of range: it must be from 1 to 60,000,000",
+        ),
+        (
+            objective("p95_us = 1, iops = 5000000000, read_share = 1"),
+            "b.toml:12: tenant.objective.iops: 5000000000 is out of range: it must be from 1 to 100,000,000",
+        ),
+        (
+            objective("p95_us = 1, iops = 1, read_share = 1.1"),
+            "b.toml:12: tenant.objective.read_share: 1.1 is out of range: it must be from 0 to 1",
+        ),
+        (
+            objective("p95_us = 1, iops = 1, read_share = nan"),
+            "b.toml:12: tenant.objective.read_share: NaN is out of range: it must be from 0 to 1",
+        ),
+        (
+            GOOD.replacen("127.0.0.1:10809", "127.0.0.1:0", 1),
+            "b.toml:2: listen: \"127.0.0.1:0\" is not an address with a port from 1 to 65535",
+        ),
+    ] {
+        let message = parse(&text).unwrap_err();
+        assert!(message.starts_with(expected), "{message}\n{expected}");
+    }
 }
 
 #[test]

@@ -110,9 +110,7 @@ pub(crate) struct Connection {
     /// The connection's TLS, once the client has asked for it.
     pub(crate) tls: Option<Box<Tls>>,
     unsent: VecDeque<Piece>,
-    /// Requests from their header to the end of their answer.
-    pub(crate) under_way: usize,
-    /// Memory of these requests.
+    /// Requests under way, and their memory.
     pub(crate) account: Account,
     /// Nothing is parsed until requests have ended.
     pub(crate) is_blocked: bool,
@@ -140,7 +138,6 @@ impl Connection {
             session: None,
             tls: None,
             unsent: VecDeque::new(),
-            under_way: 0,
             account: Account::default(),
             is_blocked: false,
             is_short: false,
@@ -152,17 +149,13 @@ impl Connection {
         }
     }
 
-    /// Whether a request that needs `len_bytes` may begin, if the connection may hold
-    /// `share_bytes`.
-    pub(crate) fn has_room(&self, len_bytes: usize, share_bytes: usize) -> bool {
-        self.under_way < DEPTH_MAX
-            && (self.account.held_bytes() == 0
-                || self.account.held_bytes() + len_bytes <= share_bytes)
+    /// Whether the connection has as many requests under way as it may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.account.requests() >= DEPTH_MAX
     }
 
     /// Counts a request, and takes its memory.
     pub(crate) fn begin(&mut self, pool: &mut Pool, reserved_bytes: usize) {
-        self.under_way += 1;
         pool.reserve(&mut self.account, reserved_bytes);
     }
 
@@ -228,7 +221,9 @@ impl Connection {
 
     /// Whether nothing of the client is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way == 0 && self.has_sent_all() && !matches!(self.phase, Phase::Payload { .. })
+        self.account.requests() == 0
+            && self.has_sent_all()
+            && !matches!(self.phase, Phase::Payload { .. })
     }
 
     /// Sends bytes that belong to no request.
@@ -308,20 +303,19 @@ impl Connection {
 
     /// A request that [`Connection::begin`] counted has ended.
     pub(crate) fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
-        self.under_way -= 1;
         pool.release(&mut self.account, reserved_bytes);
     }
 
     /// Sends what waits, as far as there is room.
     pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut Pool) {
         let flow = self.flow;
-        let tls = &mut self.tls;
-        if let Some(tls) = tls
+        if let Some(tls) = &mut self.tls
             && !tls.flush(calls, flow)
         {
             return;
         }
         while let Some(piece) = self.unsent.front_mut() {
+            let tls = &mut self.tls;
             let (sent_bytes, is_done) = match piece {
                 Piece::Bytes { bytes, at } => {
                     let sent = send(tls, calls, flow, (&bytes[*at..], &[]));
@@ -346,7 +340,7 @@ impl Connection {
                         Storage::Memory(memory) => memory.read(*offset, *left_bytes, |bytes| {
                             send(tls, calls, flow, (bytes, &[]))
                         }),
-                        Storage::File(_) => *left_bytes,
+                        Storage::File(_) | Storage::Unopened => *left_bytes,
                     };
                     *offset += sent as u64;
                     *left_bytes -= sent;
@@ -361,8 +355,7 @@ impl Connection {
                 return;
             }
             if let Some(Piece::End { reserved_bytes }) = self.unsent.pop_front() {
-                self.under_way -= 1;
-                pool.release(&mut self.account, reserved_bytes);
+                self.end(pool, reserved_bytes);
             }
         }
     }

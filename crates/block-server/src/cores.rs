@@ -4,6 +4,7 @@ use dataplane::shard::bind;
 use toml::Spanned;
 
 use crate::config::{ConfigError, Place, Reader};
+use crate::number::Whole;
 
 /// As many shards as their numbers have room for.
 const CORES_MAX: usize = 255;
@@ -16,11 +17,14 @@ pub struct Core {
     place: Place,
 }
 
+/// The number of a CPU, as far as sched_setaffinity(2) of the C library knows numbers.
+pub(crate) type Cpu = Whole<0, 1023>;
+
 /// Reads the key.
-pub(crate) fn read(reader: &Reader<'_>, raw: &[Spanned<usize>]) -> Result<Vec<Core>, ConfigError> {
+pub(crate) fn read(reader: &Reader<'_>, raw: &[Spanned<Cpu>]) -> Result<Vec<Core>, ConfigError> {
     let mut cores: Vec<Core> = Vec::new();
     for core in raw {
-        let cpu = *core.as_ref();
+        let cpu = core.as_ref().size();
         let place = reader.place(core, "cores");
         if cores.iter().any(|other| other.cpu == cpu) {
             return Err(place.error(format!("CPU {cpu} is named twice")));
@@ -87,12 +91,10 @@ mod tests {
         let first = (0..1024).find(|cpu| before.is_set(*cpu)).unwrap();
         let cores = parse(&format!("[{first}]")).unwrap();
         assert_eq!(check(&cores), Ok(()));
-        for cpu in [1023, 5000] {
-            let cores = parse(&format!("[{first},\n{cpu}]")).unwrap();
-            let text = check(&cores).unwrap_err().to_string();
-            let expected = format!("b.toml:2: cores: cannot run on CPU {cpu}: ");
-            assert!(text.starts_with(&expected), "{text}");
-        }
+        let cores = parse(&format!("[{first},\n1023]")).unwrap();
+        let text = check(&cores).unwrap_err().to_string();
+        let expected = "b.toml:2: cores: cannot run on CPU 1023: ";
+        assert!(text.starts_with(expected), "{text}");
         let after = rustix::thread::sched_getaffinity(None).unwrap();
         assert_eq!(before, after);
     }

@@ -15,4 +15,6 @@ pub struct Counters {
     pub malformed: AtomicU64,
     /// Connections ended because they held memory that others waited for, or never chose an export.
     pub stalled: AtomicU64,
+    /// Requests under way now, from their header to the end of their answer.
+    pub requests: AtomicU64,
 }

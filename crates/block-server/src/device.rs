@@ -12,7 +12,7 @@ use qos::Grouped;
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::config::{Backing, ConfigError, DeviceSpec, NamedFile};
+use crate::config::Backing;
 use crate::creation::{ToMake, create};
 use crate::holders::{self, Holder};
 use crate::memory::Memory;
@@ -33,6 +33,8 @@ pub enum Storage {
     Memory(Memory),
     /// A block device or a file.
     File(FileStorage),
+    /// Nothing was opened: the device was only looked at, and takes no requests.
+    Unopened,
 }
 
 /// An open block device or file.
@@ -79,20 +81,29 @@ pub(crate) fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
     ))
 }
 
-impl Device {
-    /// Opens a device. A block device is opened exclusively; a file is locked.
-    ///
-    /// # Errors
-    /// The device does not exist, is in use, or is no device.
-    pub fn open(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
-        let (storage, size_bytes, identity) = match backing {
+/// What opening a device, or looking at it, shows.
+struct Found {
+    storage: Storage,
+    size_bytes: u64,
+    identity: Option<(u64, u64)>,
+    held_by: Option<Vec<Holder>>,
+}
+
+impl Found {
+    fn opened(storage: Storage, size_bytes: u64, identity: Option<(u64, u64)>) -> Self {
+        Self {
+            storage,
+            size_bytes,
+            identity,
+            held_by: None,
+        }
+    }
+
+    fn open(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+        match backing {
             Backing::Memory { size_bytes } => {
-                (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
+                let memory = Storage::Memory(Memory::new(*size_bytes));
+                Ok(Self::opened(memory, *size_bytes, None))
             }
             Backing::Path {
                 path,
@@ -104,68 +115,41 @@ impl Device {
                     create(path, *size_bytes, *is_preallocated)?;
                 }
                 let (file, size_bytes, identity) = open_path(path, is_writable, *is_direct)?;
-                (Storage::File(file), size_bytes, Some(identity))
+                Ok(Self::opened(
+                    Storage::File(file),
+                    size_bytes,
+                    Some(identity),
+                ))
             }
-            Backing::Simulated { model } => {
-                return Err(DeviceError(format!(
-                    "{model} is simulated: `slackline serve-block admit` plans on such a device, and nothing can be served \
-                     from it"
-                )));
-            }
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            storage,
-            size_bytes,
-            is_writable,
-            backing: backing.clone(),
-            qos: Arc::new(qos::Device::new(model)),
-            identity,
-            held_by: None,
-        })
+            Backing::Simulated { model } => Err(DeviceError(format!(
+                "{model} is simulated: `slackline serve-block admit` plans on such a device, and nothing can be served \
+                 from it"
+            ))),
+        }
     }
 
-    /// As [`Device::open`], but a file that would be made is not made. The device stands for the
-    /// file, and takes no requests.
-    ///
-    /// # Errors
-    /// See [`Device::open`]; or the file could not be made.
-    pub fn plan(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
+    fn plan(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
         let Some(file) = ToMake::of(backing) else {
-            return Self::open(name, backing, model, is_writable);
+            return Self::open(backing, is_writable);
         };
         let identity = file.check()?;
-        let none = Backing::Memory { size_bytes: 4096 };
-        Ok(Self {
-            size_bytes: file.size_bytes,
-            backing: backing.clone(),
-            identity: Some(identity),
-            ..Self::open(name, &none, model, is_writable)?
-        })
+        Ok(Self::opened(
+            Storage::Unopened,
+            file.size_bytes,
+            Some(identity),
+        ))
     }
 
-    /// As [`Device::plan`], but without a lock: beside a server that has the device open. The
-    /// device takes no requests.
-    ///
-    /// # Errors
-    /// See [`Device::plan`]. A device that another process holds is no error.
-    pub fn look(
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Result<Self, DeviceError> {
-        let Backing::Path { path, .. } = backing else {
-            return Self::open(name, backing, model, is_writable);
+    fn look(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+        let path = match backing {
+            Backing::Memory { size_bytes } => {
+                return Ok(Self::opened(Storage::Unopened, *size_bytes, None));
+            }
+            Backing::Path { path, .. } if ToMake::of(backing).is_none() => path,
+            Backing::Path { .. } | Backing::Simulated { .. } => {
+                return Self::plan(backing, is_writable);
+            }
         };
-        if ToMake::of(backing).is_some() {
-            return Self::plan(name, backing, model, is_writable);
-        }
         let (status, is_block) = status_of(path)?;
         if is_writable {
             let access = rustix::fs::accessat(
@@ -188,14 +172,77 @@ impl Device {
         if let Some(user) = user {
             return Err(DeviceError(user));
         }
-        let none = Backing::Memory { size_bytes: 4096 };
         Ok(Self {
+            storage: Storage::Unopened,
             size_bytes: size_of_file(&file, path)?,
-            backing: backing.clone(),
             identity: Some(identity_of(&status, is_block)),
             held_by: holders::of(&file, &status, is_writable),
-            ..Self::open(name, &none, model, is_writable)?
         })
+    }
+
+    fn device(
+        self,
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Device {
+        Device {
+            name: name.to_owned(),
+            storage: self.storage,
+            size_bytes: self.size_bytes,
+            is_writable,
+            backing: backing.clone(),
+            qos: Arc::new(qos::Device::new(model)),
+            identity: self.identity,
+            held_by: self.held_by,
+        }
+    }
+}
+
+impl Device {
+    /// Opens a device. A block device is opened exclusively; a file is locked.
+    ///
+    /// # Errors
+    /// The device does not exist, is in use, or is no device.
+    pub fn open(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::open(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
+    }
+
+    /// As [`Device::open`], but a file that would be made is not made. The device stands for the
+    /// file, and takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::open`]; or the file could not be made.
+    pub fn plan(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::plan(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
+    }
+
+    /// As [`Device::plan`], but nothing is locked or allocated: beside a server that has the device
+    /// open. The device takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::plan`]. A device that another process holds is no error.
+    pub fn look(
+        name: &str,
+        backing: &Backing,
+        model: Option<qos::DeviceModel>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let found = Found::look(backing, is_writable)?;
+        Ok(found.device(name, backing, model, is_writable))
     }
 
     /// Whether the device is what lies at a path, or was opened at that path.
@@ -252,54 +299,9 @@ impl Device {
         match &self.storage {
             Storage::Memory(memory) => memory.extents(offset, len_bytes, extents_max),
             Storage::File(file) => file.extents(offset, len_bytes, extents_max),
+            Storage::Unopened => Vec::new(),
         }
     }
-}
-
-/// What a scheduler needs of a calibration: the price of a write, and the curve. The file may say
-/// more.
-#[derive(serde::Deserialize)]
-struct Calibration {
-    /// Missing where no write was measured.
-    write_cost: Option<u32>,
-    curve: qos::Curve,
-}
-
-/// What a device of the configuration can do, without opening the device. `None`: the device has no
-/// calibration.
-///
-/// # Errors
-/// The calibration cannot be read: the line that names it.
-pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, ConfigError> {
-    match &spec.backing {
-        Backing::Simulated { model } => Ok(qos::simulated::model(model)),
-        _ => {
-            let read = |file: &NamedFile| {
-                let model = read_calibration(&file.path);
-                model.map_err(|error| file.place.error(error.to_string()))
-            };
-            spec.calibration.as_ref().map(read).transpose()
-        }
-    }
-}
-
-fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
-    let wrong = |text: String| DeviceError(format!("{}: {text}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let calibration: Calibration =
-        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let write_cost = match (calibration.write_cost, &calibration.curve.mixed) {
-        (Some(write_cost), _) => write_cost,
-        // Nobody may write beside an objective then.
-        (None, None) => qos::ASSUMED_WRITE_COST,
-        (None, Some(_)) => {
-            return Err(wrong("`write_cost` is missing beside `curve.mixed`".into()));
-        }
-    };
-    Ok(qos::DeviceModel {
-        costs: qos::Costs::new(write_cost),
-        curve: calibration.curve,
-    })
 }
 
 /// How long what is held may still be held by a process that was killed: the kernel lets go of the
@@ -622,23 +624,6 @@ mod tests {
         let device = Device::open("d", &backing, None, false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
-    }
-
-    #[test]
-    fn a_calibration_without_writes_has_no_price_of_a_write() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("ram.json");
-        let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
-        let read = |mixed: &str| {
-            let text = format!(
-                "{{\"write_cost\": null, \"curve\": {{\"mixed\": {mixed}, \"read_only\": {points}}}}}"
-            );
-            std::fs::write(&file, text).unwrap();
-            read_calibration(&file)
-        };
-        assert_eq!(read("null").unwrap().curve.mixed, None);
-        let error = read(points).unwrap_err().to_string();
-        assert!(error.contains("`write_cost` is missing"), "{error}");
     }
 
     #[test]

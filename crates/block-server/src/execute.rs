@@ -109,7 +109,7 @@ impl Pending {
     fn file(&self) -> Option<&FileStorage> {
         match &self.export.device.storage {
             Storage::File(file) => Some(file),
-            Storage::Memory(_) => None,
+            Storage::Memory(_) | Storage::Unopened => None,
         }
     }
 

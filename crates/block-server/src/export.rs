@@ -8,9 +8,10 @@ use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
+use crate::calibration::model_of;
 use crate::config::{self, Backing, Config, ConfigError, DeviceSpec};
 use crate::creation::to_make;
-use crate::device::{Device, DeviceError, model_of};
+use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
 
@@ -79,11 +80,16 @@ impl Export {
         key(&self.name, &self.device)
     }
 
+    /// What tells the disk apart that clients see: the bytes of one place of one device, under a
+    /// name. The disk may become shorter or longer.
+    pub(crate) fn disk_key(&self) -> (Key, u64) {
+        (self.key(), self.offset_bytes)
+    }
+
     /// Whether a client that was told of this export may go on under `new`: the range is the same,
     /// and the client may do all that it might before.
     pub(crate) fn goes_on_as(&self, new: &Self) -> bool {
-        self.key() == new.key()
-            && self.offset_bytes == new.offset_bytes
+        self.disk_key() == new.disk_key()
             && self.info.size_bytes == new.info.size_bytes
             && (self.info.is_read_only || !new.info.is_read_only)
     }

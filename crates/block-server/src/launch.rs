@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::idle::IdlePolicy;
-use dataplane::launch::{self, Shards};
+use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Plane, ShardConfig};
@@ -108,6 +108,8 @@ impl LaunchError {
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
+    /// Another process has an address.
+    AddressInUse(AddressInUse),
     /// Clients can connect to these addresses.
     Ready {
         /// Where NBD is served.
@@ -201,7 +203,8 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let mut audit = Audit::open(&config)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(LaunchError::start("signals cannot be caught"))?;
-    let mut started = start(options, &config).inspect_err(|error| {
+    let mut waits = |held| notice(Notice::AddressInUse(held));
+    let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
     })?;
     let exports = started.shared.exports();
@@ -230,7 +233,11 @@ struct Started {
     nvme: Vec<SocketAddr>,
 }
 
-fn start(options: &Options, config: &Config) -> Result<Started, LaunchError> {
+fn start(
+    options: &Options,
+    config: &Config,
+    waits: &mut dyn FnMut(AddressInUse),
+) -> Result<Started, LaunchError> {
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
@@ -240,7 +247,7 @@ fn start(options: &Options, config: &Config) -> Result<Started, LaunchError> {
         listeners,
         addresses,
         nvme,
-    } = sockets(config)?;
+    } = sockets(config, waits)?;
     let plane = Arc::new(BlockPlane::new(shards, shards)?);
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let subsystem = config
@@ -254,7 +261,7 @@ fn start(options: &Options, config: &Config) -> Result<Started, LaunchError> {
     }
     shared.set_tls(tls);
     let shared = Arc::new(shared);
-    let metrics = launch::metrics_listener(config.metrics)?;
+    let metrics = launch::metrics_listener(config.metrics, waits)?;
     let mut running = Shards::new(Arc::clone(&plane), options.is_sandboxed);
     let mut listeners = Some(listeners);
     for shard in 0..shards {
@@ -302,7 +309,7 @@ struct Sockets {
 
 /// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
 /// its address is one of those in the configuration.
-fn sockets(config: &Config) -> Result<Sockets, LaunchError> {
+fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Sockets, LaunchError> {
     let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
     let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
     let inherited = uring::inherited()?.into_iter();
@@ -310,12 +317,12 @@ fn sockets(config: &Config) -> Result<Sockets, LaunchError> {
         inherited.partition(|(_, address)| for_nvme.contains(address));
     if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
-            nbd.push((uring::listen(address)?, address));
+            nbd.push((launch::listen(address, waits)?, address));
         }
     }
     for address in for_nvme {
         if !nvme.iter().any(|(_, open)| *open == address) {
-            nvme.push((uring::listen(address)?, address));
+            nvme.push((launch::listen(address, waits)?, address));
         }
     }
     let (mut listeners, addresses): (Vec<_>, Vec<_>) = nbd.into_iter().unzip();
@@ -376,9 +383,9 @@ fn attend(
             } else {
                 ended_by = Some(signal);
                 notice(Notice::Draining);
-                started
-                    .plane
-                    .drain(Duration::from_secs(config.drain_s.into()));
+                let time = Duration::from_secs(config.drain_s.into());
+                started.shared.begin_drain(time);
+                started.plane.drain(time);
             }
         }
     }

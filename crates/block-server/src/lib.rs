@@ -39,10 +39,12 @@ pub mod tls;
 
 mod addresses;
 mod audit;
+mod calibration;
 mod connection;
 mod creation;
 mod execute;
 mod negotiate;
+mod number;
 mod payload;
 mod place;
 mod rates;

@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Instant, UNIX_EPOCH};
 
 use dataplane::histogram::{Histogram, Snapshot};
 use qos::{Drift, Objective, Operation};
 use serde::{Deserialize, Serialize};
 
+use crate::counters::Counters;
 use crate::export::{Export, ExportStats};
 use crate::rates::Rates;
 use crate::server::Shared;
@@ -22,12 +24,25 @@ const FIRST_DOUBLING: u32 = 10;
 pub struct Status {
     /// Connections now.
     pub connections: u64,
+    /// The server ends, and this is left. `None`: it serves.
+    pub draining: Option<Draining>,
     /// Why the last reload was refused: the server has the configuration from before.
     pub not_reloaded: Option<String>,
     /// Devices with a calibration.
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order of the configuration.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// What a server says of its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draining {
+    /// When the signal came, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// Seconds until the server ends at the latest.
+    pub left_s: u64,
+    /// Requests under way.
+    pub requests: u64,
 }
 
 /// What a running server says of a device with a calibration.
@@ -239,6 +254,22 @@ impl Shared {
             .sum()
     }
 
+    fn draining(&self) -> Option<Draining> {
+        let drain = self.drain()?;
+        let since = drain.began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = drain.until.saturating_duration_since(Instant::now());
+        let requests = |shard: &Counters| shard.requests.load(Ordering::Relaxed);
+        Some(Draining {
+            since_unix_s: since.as_secs(),
+            left_s: left
+                .as_millis()
+                .div_ceil(1000)
+                .try_into()
+                .unwrap_or(u64::MAX),
+            requests: self.counters.iter().map(requests).sum(),
+        })
+    }
+
     /// What `/status` says.
     pub fn status(&self) -> Status {
         let exports = self.exports();
@@ -293,6 +324,7 @@ impl Shared {
         });
         Status {
             connections: self.connections(),
+            draining: self.draining(),
             not_reloaded: self.not_reloaded(),
             devices: devices(&exports),
             tenants: tenants.collect(),
@@ -397,9 +429,7 @@ impl Shared {
     }
 
     fn connection_metrics(&self, page: &mut String) {
-        let total = |pick: fn(&crate::counters::Counters) -> u64| -> u64 {
-            self.counters.iter().map(pick).sum()
-        };
+        let total = |pick: fn(&Counters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
         let rows = [
             (
                 "connections_total",

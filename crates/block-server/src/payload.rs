@@ -32,8 +32,7 @@ impl Block {
             // The memory may be lent.
             return (0, false);
         }
-        let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
-        let used = bytes.len().min(len_bytes - *filled_bytes);
+        let used = bytes.len().min(request.payload_len() - *filled_bytes);
         buffer.bytes_mut()[*filled_bytes..*filled_bytes + used].copy_from_slice(&bytes[..used]);
         let is_whole = self.payload_arrived(connection, used, now);
         (used, is_whole)
@@ -58,7 +57,7 @@ impl Block {
         };
         *filled_bytes += len_bytes;
         connection.stalled_looks = 0;
-        if *filled_bytes < usize::try_from(request.payload_bytes).unwrap_or(0) {
+        if *filled_bytes < request.payload_len() {
             return false;
         }
         let (request, buffer) = (*request, std::mem::take(buffer));
@@ -78,8 +77,7 @@ impl Block {
             ..
         } = &mut connection.phase
         {
-            let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
-            let left_bytes = len_bytes - *filled_bytes;
+            let left_bytes = request.payload_len() - *filled_bytes;
             if left_bytes >= LENT_BYTES && buffer.len_bytes() > 0 {
                 let lent = std::mem::take(buffer);
                 if let Err(back) = calls.receive_into(flow, lent, *filled_bytes, left_bytes) {

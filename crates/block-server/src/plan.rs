@@ -3,8 +3,8 @@
 use qos::{Admission, Objective, Refused, TenantSpec};
 use serde::Serialize;
 
+use crate::calibration::model_of;
 use crate::config::{Backing, Config, ConfigError};
-use crate::device::model_of;
 
 /// The book of one device.
 pub struct Book {

@@ -22,12 +22,19 @@ const KEPT_BYTES: usize = 8 << 20;
 /// What one connection holds of a pool.
 #[derive(Debug, Default)]
 pub struct Account {
+    /// Requests from their header to the end of their answer.
+    requests: usize,
     held_bytes: usize,
     /// Bytes of requests that have ended since the client last stood still.
     moved_bytes: usize,
 }
 
 impl Account {
+    /// The connection's requests under way, from their header to the end of their answer.
+    pub fn requests(&self) -> usize {
+        self.requests
+    }
+
     /// Memory of the connection's requests under way.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
@@ -46,8 +53,22 @@ pub enum Use {
     Small,
     /// As `Small`, for data on their way behind their command: nothing else can come before them.
     Capsule,
-    /// More, or data that the client may take long to send.
+    /// More.
     Large,
+    /// As `Large`, for data that the client was asked for and may take long to send. Capsules come
+    /// before them, so half of the connection's share is left for those.
+    Asked,
+}
+
+/// Whether a request may have memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It may.
+    Free,
+    /// The connection has its share: requests of its own have to end first.
+    OwnFirst,
+    /// Others hold too much: their requests have to end first.
+    OthersFirst,
 }
 
 impl Use {
@@ -64,7 +85,7 @@ impl Use {
     fn part_of(self, bytes: usize) -> usize {
         match self {
             Self::Small | Self::Capsule => bytes,
-            Self::Large => bytes - bytes / 8,
+            Self::Large | Self::Asked => bytes - bytes / 8,
         }
     }
 }
@@ -80,6 +101,8 @@ pub struct Pool {
     reserved_bytes: usize,
     /// Those among them of connections that are not trusted.
     untrusted_bytes: usize,
+    /// Requests under way of connections that are there.
+    requests: usize,
 }
 
 fn class_of(len_bytes: usize) -> usize {
@@ -95,19 +118,31 @@ impl Pool {
             limit_bytes,
             reserved_bytes: 0,
             untrusted_bytes: 0,
+            requests: 0,
         }
+    }
+
+    /// Requests under way of all connections.
+    pub fn requests(&self) -> usize {
+        self.requests
     }
 
     /// Whether a connection's request may have `len_bytes`.
     ///
+    /// - A connection has a share, past its first request: little until its client is trusted, so
+    ///   that many clients that read nothing leave room for new ones.
     /// - Beside its first request a connection may hold as much as is left for others then, so
     ///   that busy ones leave room for a new one (dynamic thresholds; Choudhury and Hahne, "Dynamic
     ///   queue length thresholds for shared-memory packet switches", 1998).
     /// - Connections that are not trusted have three quarters of the memory, so that clients that
     ///   do not read leave the rest to those that do. The largest request fits into that part.
-    pub fn has_room(&self, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
+    pub fn room(&self, account: &Account, len_bytes: usize, wanted_for: Use) -> Room {
         if len_bytes == 0 || self.reserved_bytes == 0 {
-            return true;
+            return Room::Free;
+        }
+        let is_first = Self::is_first(account, wanted_for);
+        if !is_first && account.held_bytes + len_bytes > self.share_of(account, wanted_for) {
+            return Room::OwnFirst;
         }
         let limit_bytes = wanted_for.part_of(self.limit_bytes);
         let mut left_bytes = limit_bytes.saturating_sub(self.reserved_bytes);
@@ -115,10 +150,14 @@ impl Pool {
             let most_bytes = wanted_for.part_of(self.limit_bytes / 4 * 3);
             left_bytes = left_bytes.min(most_bytes.saturating_sub(self.untrusted_bytes));
         }
-        if Self::is_first(account, wanted_for) {
-            return len_bytes <= left_bytes;
+        let needed_bytes = match is_first {
+            true => len_bytes,
+            false => account.held_bytes + 2 * len_bytes,
+        };
+        match needed_bytes <= left_bytes {
+            true => Room::Free,
+            false => Room::OthersFirst,
         }
-        account.held_bytes + 2 * len_bytes <= left_bytes
     }
 
     /// Whether no end of the connection's own requests can make room for this one.
@@ -128,7 +167,8 @@ impl Pool {
 
     /// The line in which a connection waits for memory, below [`LINES`].
     pub fn line(account: &Account, wanted_for: Use) -> usize {
-        usize::from(wanted_for == Use::Large) + 2 * usize::from(!account.is_trusted())
+        let is_large = matches!(wanted_for, Use::Large | Use::Asked);
+        usize::from(is_large) + 2 * usize::from(!account.is_trusted())
     }
 
     /// Memory that one connection may hold at most, past its first request.
@@ -136,17 +176,21 @@ impl Pool {
         (self.limit_bytes / 4).min(SHARE_MAX_BYTES)
     }
 
-    /// As [`Pool::share_bytes`], for a connection: little until its client is trusted, so that many
-    /// clients that read nothing leave room for new ones.
-    pub fn share_of(&self, account: &Account) -> usize {
-        match account.is_trusted() {
+    fn share_of(&self, account: &Account, wanted_for: Use) -> usize {
+        let share_bytes = match account.is_trusted() {
             true => self.share_bytes(),
             false => self.limit_bytes / UNTRUSTED_PART,
+        };
+        match wanted_for {
+            Use::Asked => share_bytes / 2,
+            Use::Small | Use::Capsule | Use::Large => share_bytes,
         }
     }
 
-    /// Counts the memory of a request.
+    /// Counts a request and its memory.
     pub fn reserve(&mut self, account: &mut Account, len_bytes: usize) {
+        self.requests += 1;
+        account.requests += 1;
         self.reserved_bytes += len_bytes;
         account.held_bytes += len_bytes;
         if !account.is_trusted() {
@@ -156,6 +200,8 @@ impl Pool {
 
     /// A request has ended, and its client took the answer.
     pub fn release(&mut self, account: &mut Account, len_bytes: usize) {
+        self.requests -= 1;
+        account.requests -= 1;
         self.reserved_bytes -= len_bytes;
         if !account.is_trusted() {
             self.untrusted_bytes -= len_bytes;
@@ -178,6 +224,7 @@ impl Pool {
 
     /// The connection is gone. What its requests hold goes by [`Pool::release_orphan`].
     pub fn close(&mut self, account: Account) {
+        self.requests -= account.requests;
         if !account.is_trusted() {
             self.untrusted_bytes -= account.held_bytes;
         }
@@ -237,10 +284,12 @@ mod tests {
         }
     }
 
+    fn has_room(pool: &Pool, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
+        pool.room(account, len_bytes, wanted_for) == Room::Free
+    }
+
     fn takes(pool: &mut Pool, account: &mut Account, len_bytes: usize) -> bool {
-        let has_share =
-            account.held_bytes == 0 || account.held_bytes + len_bytes <= pool.share_of(account);
-        let has_room = has_share && pool.has_room(account, len_bytes, Use::of(len_bytes));
+        let has_room = has_room(pool, account, len_bytes, Use::of(len_bytes));
         if has_room {
             pool.reserve(account, len_bytes);
         }
@@ -249,8 +298,8 @@ mod tests {
 
     fn trusted() -> Account {
         Account {
-            held_bytes: 0,
             moved_bytes: TRUSTED_AFTER_BYTES,
+            ..Account::default()
         }
     }
 
@@ -263,11 +312,32 @@ mod tests {
         assert!(takes(&mut pool, &mut trusted(), 0));
         pool.release(&mut one, 8 << 20);
         pool.reserve(&mut one, 1 << 19);
-        assert!(!pool.has_room(&trusted(), (3 << 17) + 1, Use::Large));
+        assert!(!has_room(&pool, &trusted(), (3 << 17) + 1, Use::Large));
         assert!(takes(&mut pool, &mut trusted(), 3 << 17));
-        assert!(!pool.has_room(&trusted(), 65 << 10, Use::Large));
-        assert!(!pool.has_room(&trusted(), 1, Use::Large));
+        assert!(!has_room(&pool, &trusted(), 65 << 10, Use::Large));
+        assert!(!has_room(&pool, &trusted(), 1, Use::Large));
         assert!(takes(&mut pool, &mut trusted(), 64 << 10));
+    }
+
+    #[test]
+    fn a_connection_past_its_share_waits_for_itself() {
+        let mut pool = Pool::new(256 << 20);
+        let room =
+            |pool: &Pool, account: &Account, wanted_for| pool.room(account, 1 << 20, wanted_for);
+        for (mut account, share_bytes) in [(Account::default(), 2 << 20), (trusted(), 64 << 20)] {
+            pool.reserve(&mut account, share_bytes - (1 << 20));
+            assert_eq!(room(&pool, &account, Use::Large), Room::Free);
+            // Half of the share is for what comes before data that were asked for.
+            assert_eq!(room(&pool, &account, Use::Asked), Room::OwnFirst);
+            pool.reserve(&mut account, 1);
+            assert_eq!(room(&pool, &account, Use::Large), Room::OwnFirst);
+            assert_eq!(room(&pool, &account, Use::Capsule), Room::Free);
+            pool.release(&mut account, share_bytes - (1 << 20));
+            pool.release(&mut account, 1);
+        }
+        let mut others = trusted();
+        pool.reserve(&mut others, 230 << 20);
+        assert_eq!(room(&pool, &trusted(), Use::Large), Room::OthersFirst);
     }
 
     #[test]
@@ -333,6 +403,8 @@ mod tests {
                 prop_assert_eq!(pool.reserved_bytes, all + orphans.iter().sum::<usize>());
                 let untrusted: usize = untrusted.map(|(account, _)| held(account)).sum();
                 prop_assert_eq!(pool.untrusted_bytes, untrusted);
+                let requests: usize = accounts.iter().map(|(_, requests)| requests.len()).sum();
+                prop_assert_eq!(pool.requests, requests);
             }
         }
     }

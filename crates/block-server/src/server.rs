@@ -17,7 +17,7 @@ use crate::export::by_key;
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
-use crate::pool::{LINES, Pool, Use};
+use crate::pool::{LINES, Pool, Room, Use};
 pub use crate::shared::Shared;
 use crate::shared::lock;
 use crate::tenants::Tenants;
@@ -250,7 +250,7 @@ impl Block {
             connection.is_closing = true;
             return (used, false);
         }
-        let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+        let left_bytes = request.payload_len();
         if connection.has_finished && bytes.len() - used < left_bytes {
             // The payload will never be whole: it is not worth memory that others wait for.
             connection.is_closing = true;
@@ -265,7 +265,7 @@ impl Block {
             Ok(()) => memory_of(&request, &session.export.device.storage),
             Err(_) => 0,
         };
-        if !connection.has_room(reserved_bytes, self.pool.share_of(&connection.account)) {
+        if connection.is_full() {
             connection.is_blocked = true;
             return (0, false);
         }
@@ -415,16 +415,19 @@ impl Block {
         wanted_for: Use,
     ) -> bool {
         let account = &connection.account;
-        let has_room = self.pool.has_room(account, len_bytes, wanted_for);
-        if !has_room {
-            connection.is_blocked = true;
+        let room = self.pool.room(account, len_bytes, wanted_for);
+        if room == Room::Free {
+            return true;
+        }
+        connection.is_blocked = true;
+        if room == Room::OthersFirst {
             connection.is_short = account.held_bytes() < ENOUGH_BYTES;
             if Pool::is_first(account, wanted_for) && !connection.is_parked {
                 connection.is_parked = true;
                 self.parked[Pool::line(account, wanted_for)].push_back(connection.flow);
             }
         }
-        has_room
+        false
     }
 
     fn enqueue_overflow(&mut self, now: Time) {
@@ -735,6 +738,8 @@ impl Application for Block {
         let now = context.now();
         self.follow(context.calls, now);
         self.work(context.calls, now);
+        let requests = self.pool.requests() as u64;
+        self.counters().requests.store(requests, Ordering::Relaxed);
         if let Some(due_ns) = self.tenants.due_ns() {
             context.set_timer(ROUND_TOKEN, Duration::from_nanos(due_ns));
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::shard::ShardStats;
 
@@ -34,6 +35,15 @@ pub struct Shared {
     /// The NVMe subsystem, and the first listener that is for it.
     pub(crate) nvme: Option<(Arc<Subsystem>, u16)>,
     pub(crate) is_draining: AtomicBool,
+    drain: Mutex<Option<Drain>>,
+}
+
+/// The end of a server, which its requests may delay.
+#[derive(Clone, Copy)]
+pub(crate) struct Drain {
+    pub(crate) began: SystemTime,
+    /// Requests under way are given up then.
+    pub(crate) until: Instant,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -55,6 +65,7 @@ impl Shared {
             shards,
             nvme: None,
             is_draining: AtomicBool::new(false),
+            drain: Mutex::default(),
         }
     }
 
@@ -107,6 +118,19 @@ impl Shared {
     /// The next thing that somebody should know: about a tenant or a device, and what.
     pub fn take_notice(&self) -> Option<(String, qos::Notice)> {
         lock(&self.notices).pop_front()
+    }
+
+    /// The server ends: `/status` says so from now on. Requests under way have this time.
+    pub fn begin_drain(&self, time: Duration) {
+        *lock(&self.drain) = Some(Drain {
+            began: SystemTime::now(),
+            until: Instant::now() + time,
+        });
+    }
+
+    /// The end of the server, once it has begun.
+    pub(crate) fn drain(&self) -> Option<Drain> {
+        *lock(&self.drain)
     }
 
     /// How a reload ended: `None`, or why it was refused.

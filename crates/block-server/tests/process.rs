@@ -30,6 +30,16 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
+/// What the server answers at its address for metrics.
+fn page(metrics: u16, path: &str) -> String {
+    let mut scrape = TcpStream::connect(address(metrics)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+    scrape.write_all(request.as_bytes()).unwrap();
+    let mut page = String::new();
+    scrape.read_to_string(&mut page).unwrap();
+    page
+}
+
 const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
                       [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
 const READ_ONLY: &str = "[[tenant]]\nexport = \"same\"\ndevice = \"ram\"\nread_only = true\n";
@@ -87,10 +97,7 @@ fn it_reloads_without_dropping_and_drains() {
     );
     assert_eq!(same.read(0, 6), b"before");
 
-    let mut scrape = TcpStream::connect(address(metrics)).unwrap();
-    scrape.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut page = String::new();
-    scrape.read_to_string(&mut page).unwrap();
+    let page = page(metrics, "/metrics");
     for expected in [
         "slackline_block_writes_total{export=\"b\"} 1\n",
         "slackline_block_read_latency_ns_count{export=\"a\"}",
@@ -144,33 +151,124 @@ fn it_reloads_without_dropping_and_drains() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Requests that wait for tokens are answered; then nobody writes to what another one has now.
+/// Requests that wait for tokens are answered; then nobody writes to what another one has now, or
+/// to another disk under the old name.
 #[test]
-fn a_renamed_tenant_s_client_cannot_write_any_more() {
+fn a_renamed_or_moved_tenant_s_client_cannot_write_any_more() {
+    let other = "[[device]]\nname = \"other\"\nmemory = \"1MiB\"\n";
+    let before = format!("{other}{TENANT}");
+    let renamed = before.replace("\"a\"", "\"b\"");
+    let moved = before.replace("device = \"ram\"", "device = \"other\"");
+    for (after, export, found) in [(renamed, "b", b"old"), (moved, "a", &[0; 3])] {
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = write_config(directory.path(), port, &before);
+        let Some((mut child, line, mut messages)) = start_process(&config) else {
+            return;
+        };
+        assert!(line.contains("Ready"), "{line}");
+        let mut old = Client::connect(address(port)).go("a");
+        let mut half = Client::connect(address(port)).go("a");
+        // The first half of a write: it is never carried out.
+        half.send(0, WRITE, 0, 1 << 19, &[9; 1 << 18]);
+        old.write(0, b"old");
+        write_config(directory.path(), port, &after);
+        signal(&child, "-HUP");
+        let mut line = String::new();
+        messages.read_line(&mut line).unwrap();
+        assert!(line.contains("ended: [\"a\"]"), "{line}");
+        // No time for the shard to look at its connections by itself.
+        old.send(0, WRITE, 0, 3, b"bad");
+        assert!(old.is_closed() && half.is_closed());
+        let mut new = Client::connect(address(port)).go(export);
+        assert_eq!(&new.read(0, 3), found);
+        signal(&child, "-TERM");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+/// `/status` says that the server ends, since when, and what is left.
+#[test]
+fn a_drain_says_what_it_waits_for() {
     let directory = tempfile::tempdir().unwrap();
-    let port = free_port();
-    let config = write_config(directory.path(), port, TENANT);
+    let (port, metrics) = (free_port(), free_port());
+    let text = format!("metrics = \"127.0.0.1:{metrics}\"\n{TENANT}");
+    let config = write_config(directory.path(), port, &text);
     let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
     };
     assert!(line.contains("Ready"), "{line}");
-    let mut old = Client::connect(address(port)).go("a");
-    let mut half = Client::connect(address(port)).go("a");
-    // The first half of a write: it is never carried out.
-    half.send(0, WRITE, 0, 1 << 19, &[9; 1 << 18]);
-    old.write(0, b"old");
-    write_config(directory.path(), port, &TENANT.replace("\"a\"", "\"b\""));
-    signal(&child, "-HUP");
+    let status = || -> serde_json::Value {
+        let page = page(metrics, "/status");
+        serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    let mut client = Client::connect(address(port)).go("a");
+    let idle = Client::connect(address(port)).go("a");
+    let now = status();
+    assert_eq!(
+        (&now["draining"], &now["connections"]),
+        (&serde_json::Value::Null, &2.into())
+    );
+    // Half of a write: the drain waits for the rest.
+    client.send(0, WRITE, 0, 6, b"hal");
+    let before_unix_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    signal(&child, "-TERM");
     let mut line = String::new();
     messages.read_line(&mut line).unwrap();
-    assert!(line.contains("ended: [\"a\"]"), "{line}");
-    // No time for the shard to look at its connections by itself.
-    old.send(0, WRITE, 0, 3, b"bad");
-    assert!(old.is_closed() && half.is_closed());
-    let mut new = Client::connect(address(port)).go("b");
-    assert_eq!(new.read(0, 3), b"old");
-    signal(&child, "-TERM");
+    assert!(line.contains("Draining"), "{line}");
+    let mut now = status();
+    for _ in 0..100 {
+        if now["connections"] == 1 && !now["draining"].is_null() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        now = status();
+    }
+    let draining = &now["draining"];
+    assert_eq!(
+        (&now["connections"], &draining["requests"]),
+        (&1.into(), &1.into()),
+        "{now}"
+    );
+    let left_s = draining["left_s"].as_u64().unwrap();
+    assert!((1..=2).contains(&left_s), "{now}");
+    let since_unix_s = draining["since_unix_s"].as_u64().unwrap();
+    assert!(
+        (before_unix_s..before_unix_s + 10).contains(&since_unix_s),
+        "{now}"
+    );
+    client.stream.write_all(b"hal").unwrap();
+    assert_eq!(client.simple().0, 0);
+    assert!(client.is_closed());
+    drop(idle);
     assert!(child.wait().unwrap().success());
+}
+
+/// The kernel releases address and file of a killed server a moment late: the next one waits.
+#[test]
+fn a_killed_server_starts_again_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, metrics) = (free_port(), free_port());
+    let text = format!(
+        "metrics = \"127.0.0.1:{metrics}\"\n[[device]]\npath = \"{}\"\ncreate = \"1MiB\"\n\
+         [[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",
+        directory.path().join("disk").display()
+    );
+    let config = write_config(directory.path(), port, &text);
+    for _ in 0..5 {
+        let Some((mut child, mut line, mut messages)) = start_process(&config) else {
+            return;
+        };
+        if line.contains("AddressInUse") {
+            line.clear();
+            messages.read_line(&mut line).unwrap();
+        }
+        assert!(line.contains("Ready"), "{line}");
+        let mut client = Client::connect(address(port)).go("a");
+        client.write(0, b"x");
+        signal(&child, "-KILL");
+        child.wait().unwrap();
+    }
 }
 
 /// What is in the way of a start is in the audit log, and nobody was admitted.

@@ -11,7 +11,7 @@ use dataplane::Backend;
 use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::elastic::Elastic;
 use dataplane::idle::IdlePolicy;
-use dataplane::launch::{self, Shards};
+use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
@@ -121,6 +121,8 @@ impl LaunchError {
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
+    /// Another process has an address.
+    AddressInUse(AddressInUse),
     /// Clients can connect to these addresses.
     Ready(Vec<SocketAddr>),
     /// The settings were read again.
@@ -152,8 +154,8 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     };
     match &options.network {
         Network::Kernel => {
-            let (listeners, addresses) = sockets(options)?;
-            let mut server = Server::new(options, settings, addresses)?;
+            let (listeners, addresses) = sockets(options, notice)?;
+            let mut server = Server::new(options, settings, addresses, notice)?;
             server.start_uring(listeners)?;
             server.run(notice)
         }
@@ -162,7 +164,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
                 return Err(LaunchError::ManyShards(interface.clone()));
             }
             let addresses = options.listen.clone();
-            let mut server = Server::new(options, settings, addresses)?;
+            let mut server = Server::new(options, settings, addresses, notice)?;
             server.start_xdp(interface, *queue)?;
             server.run(notice)
         }
@@ -186,6 +188,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
         options: &'a Options,
         settings: Settings,
         addresses: Vec<SocketAddr>,
+        notice: &mut dyn FnMut(Notice),
     ) -> Result<Self, LaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
@@ -205,7 +208,9 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             settings,
             addresses,
             signals,
-            metrics: launch::metrics_listener(options.metrics)?,
+            metrics: launch::metrics_listener(options.metrics, &mut |held| {
+                notice(Notice::AddressInUse(held));
+            })?,
             shards: Shards::new(Arc::clone(&plane), options.is_sandboxed),
             plane,
             shared: Arc::new(shared),
@@ -388,7 +393,10 @@ impl Balance {
 }
 
 /// The sockets of systemd, and those of `--listen`.
-fn sockets(options: &Options) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
+fn sockets(
+    options: &Options,
+    notice: &mut dyn FnMut(Notice),
+) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
     let (mut listeners, mut addresses): (Vec<_>, Vec<_>) = uring::inherited()?.into_iter().unzip();
     // With sockets of systemd, the default address is not wanted.
     let own = if listeners.is_empty() {
@@ -397,7 +405,8 @@ fn sockets(options: &Options) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchE
         &[]
     };
     for &address in own {
-        listeners.push(uring::listen(address)?);
+        let mut waits = |held| notice(Notice::AddressInUse(held));
+        listeners.push(launch::listen(address, &mut waits)?);
         addresses.push(address);
     }
     if listeners.is_empty() {

@@ -1,8 +1,10 @@
 //! Starts the shards of a server on threads of their own, and hears how they end.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::Application;
 use crate::backend::Backend;
@@ -10,6 +12,7 @@ use crate::error::Error;
 use crate::metrics::{self, Page};
 use crate::sandbox::{self, SandboxError};
 use crate::shard::{Plane, Shard, ShardConfig};
+use crate::uring;
 
 /// Why a server does not start, or does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -136,15 +139,76 @@ impl Drop for End {
     }
 }
 
-/// Listens on the address for metrics, if there is one.
+/// How long an address may still be held by a server that was killed: the kernel lets go of the
+/// sockets of an io_uring a moment after its process has ended.
+pub const ADDRESS_HELD: Duration = Duration::from_secs(2);
+/// An address that another process has, and that is tried again for [`ADDRESS_HELD`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressInUse(pub SocketAddr);
+
+impl std::fmt::Display for AddressInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = ADDRESS_HELD.as_secs();
+        write!(f, "{} is in use: trying again for {seconds} s", self.0)
+    }
+}
+
+/// How often a held address is tried.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Binds again and again while the address is in use, for [`ADDRESS_HELD`]. `waits` hears of the
+/// address once.
+fn bind_patiently<T, E>(
+    address: SocketAddr,
+    waits: &mut dyn FnMut(AddressInUse),
+    bind: impl Fn(SocketAddr) -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let mut end = None;
+    loop {
+        match bind(address) {
+            Err(error) if is_in_use(&error) => {
+                let end = *end.get_or_insert_with(|| {
+                    waits(AddressInUse(address));
+                    Instant::now() + ADDRESS_HELD
+                });
+                if Instant::now() >= end {
+                    return Err(error);
+                }
+                std::thread::sleep(TRY_EVERY);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Listens on an address, as [`uring::listen`] does. An address in use is tried again for
+/// [`ADDRESS_HELD`], and `waits` hears of that.
 ///
 /// # Errors
-/// The address is taken, or may not be used.
-pub fn metrics_listener(address: Option<SocketAddr>) -> Result<Option<TcpListener>, LaunchError> {
+/// The address stays in use, is not this host's, or needs a privilege.
+pub fn listen(
+    address: SocketAddr,
+    waits: &mut dyn FnMut(AddressInUse),
+) -> Result<OwnedFd, LaunchError> {
+    let is_in_use = |error: &Error| matches!(error, Error::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse);
+    Ok(bind_patiently(address, waits, uring::listen, is_in_use)?)
+}
+
+/// Listens on the address for metrics, if there is one. An address in use is tried again, as by
+/// [`listen`].
+///
+/// # Errors
+/// The address stays in use, or may not be used.
+pub fn metrics_listener(
+    address: Option<SocketAddr>,
+    waits: &mut dyn FnMut(AddressInUse),
+) -> Result<Option<TcpListener>, LaunchError> {
     let Some(address) = address else {
         return Ok(None);
     };
-    let bound = TcpListener::bind(address);
+    let is_in_use = |error: &std::io::Error| error.kind() == ErrorKind::AddrInUse;
+    let bound = bind_patiently(address, waits, TcpListener::bind, is_in_use);
     Ok(Some(
         bound.map_err(|error| LaunchError::Metrics(address, error))?,
     ))
@@ -165,4 +229,53 @@ pub fn serve_pages(
         .spawn(move || metrics::serve(&listener, page))
         .map_err(failed)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address that a listener holds, and the listener.
+    fn held() -> (TcpListener, SocketAddr) {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = holder.local_addr().unwrap();
+        (holder, address)
+    }
+
+    #[test]
+    fn an_address_that_is_let_go_is_taken() {
+        for is_metrics in [false, true] {
+            let (holder, address) = held();
+            let mut said = Vec::new();
+            let mut waits = |held: AddressInUse| said.push(held.to_string());
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    drop(holder);
+                });
+                match is_metrics {
+                    false => drop(listen(address, &mut waits).unwrap()),
+                    true => drop(metrics_listener(Some(address), &mut waits).unwrap()),
+                }
+            });
+            assert_eq!(said, [format!("{address} is in use: trying again for 2 s")]);
+        }
+    }
+
+    #[test]
+    fn an_address_that_stays_in_use_is_an_error_after_a_while() {
+        let (_holder, address) = held();
+        let began = Instant::now();
+        let error = listen(address, &mut |_| ()).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot listen on {address}: ")),
+            "{error}"
+        );
+        assert!(began.elapsed() >= ADDRESS_HELD);
+        // Another error is said at once.
+        let foreign = SocketAddr::from(([192, 0, 2, 1], 1));
+        let mut said = 0;
+        assert!(listen(foreign, &mut |_| said += 1).is_err());
+        assert_eq!(said, 0);
+    }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use crate::tenant::{IOPS_MAX, P95_US_MAX};
 use crate::{Column, DeviceModel, Grouped, Objective, TenantSpec, rounded};
 
 /// Tenants of a device at most.
@@ -22,7 +23,7 @@ pub enum Refused {
         /// Its value.
         value: String,
         /// What it may be.
-        hint: &'static str,
+        hint: String,
     },
     /// Nobody knows what the device can do.
     #[error(
@@ -406,19 +407,25 @@ fn rate_or_less(column: &Column, p95_us: f64) -> f64 {
 }
 
 fn check_objective(objective: &Objective) -> Result<(), Refused> {
-    let invalid = |key, value: String, hint| Err(Refused::Invalid { key, value, hint });
-    if objective.p95_us == 0 {
-        return invalid("p95_us", "0".into(), "it must be at least 1");
-    }
-    if objective.iops == 0 {
-        return invalid("iops", "0".into(), "it must be at least 1");
+    let numbers = [
+        ("p95_us", objective.p95_us, P95_US_MAX),
+        ("iops", objective.iops, IOPS_MAX),
+    ];
+    for (key, value, max) in numbers {
+        if !(1..=max).contains(&value) {
+            return Err(Refused::Invalid {
+                key,
+                value: value.to_string(),
+                hint: format!("it must be from 1 to {}", Grouped(max.into())),
+            });
+        }
     }
     if !(0.0..=1.0).contains(&objective.read_share) {
-        return invalid(
-            "read_share",
-            objective.read_share.to_string(),
-            "it must be from 0 (writes only) to 1 (reads only)",
-        );
+        return Err(Refused::Invalid {
+            key: "read_share",
+            value: objective.read_share.to_string(),
+            hint: "it must be from 0 (writes only) to 1 (reads only)".into(),
+        });
     }
     Ok(())
 }

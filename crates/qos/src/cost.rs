@@ -8,6 +8,10 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// Tokens of a read of one block. A write's cost is a multiple found by calibration.
 pub const READ_COST: u32 = 100;
 
+/// The highest price of the write of a block, in tokens: 5,000 reads. The price of the largest
+/// request, of 32 MiB, is a `u32` then.
+pub const WRITE_COST_MAX: u32 = 500_000;
+
 /// What a request does to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -67,5 +71,7 @@ mod tests {
             u32::MAX
         );
         assert_eq!(Costs::new(0).of(Operation::Write, 1), 1);
+        let dearest = Costs::new(WRITE_COST_MAX).of(Operation::Write, 32 << 20);
+        assert_eq!(dearest, 8192 * WRITE_COST_MAX);
     }
 }

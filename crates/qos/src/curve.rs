@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Costs;
+use crate::{Costs, Grouped};
 
 /// At this 95th percentile of read latency the device takes so many tokens a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,17 +18,34 @@ pub struct CurvePoint {
 #[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
 pub struct Column(Vec<CurvePoint>);
 
+/// Points of a column at most: a calibration has a dozen.
+pub const POINTS_MAX: usize = 1_000;
+/// The longest latency of a point, in microseconds: an hour.
+const P95_US_MAX: u64 = 3_600_000_000;
+/// The highest rate of a point, in tokens a second: 10 billion reads of 4 KiB.
+const TOKENS_PER_S_MAX: u64 = 1_000_000_000_000;
+
 /// Why points are no curve.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CurveError {
     /// There are no points.
     #[error("a calibration curve needs at least one point")]
     Empty,
-    /// A latency or a rate is no positive finite number.
-    #[error("point {index} of the calibration curve has a latency or rate that is not positive")]
-    NotPositive {
+    /// There are too many points.
+    #[error("a calibration curve has at most {} points, and this one has {points}", Grouped(POINTS_MAX as u64))]
+    TooMany {
+        /// Number of points.
+        points: usize,
+    },
+    /// A latency or a rate makes no sense.
+    #[error("point {index} of the calibration curve: {key} must be above 0 and at most {}", Grouped(*max))]
+    OutOfRange {
         /// Index of the point, from 0.
         index: usize,
+        /// The number.
+        key: &'static str,
+        /// What it may be at most.
+        max: u64,
     },
     /// A point does not follow the one before it.
     #[error(
@@ -49,10 +66,19 @@ impl Column {
         if points.is_empty() {
             return Err(CurveError::Empty);
         }
-        let is_positive = |value: f64| value.is_finite() && value > 0.0;
+        if points.len() > POINTS_MAX {
+            let points = points.len();
+            return Err(CurveError::TooMany { points });
+        }
         for (index, point) in points.iter().enumerate() {
-            if !is_positive(point.p95_us) || !is_positive(point.tokens_per_s) {
-                return Err(CurveError::NotPositive { index });
+            let numbers = [
+                ("p95_us", point.p95_us, P95_US_MAX),
+                ("tokens_per_s", point.tokens_per_s, TOKENS_PER_S_MAX),
+            ];
+            for (key, value, max) in numbers {
+                if !(value > 0.0 && value <= max as f64) {
+                    return Err(CurveError::OutOfRange { index, key, max });
+                }
             }
         }
         for (index, pair) in points.windows(2).enumerate() {
@@ -188,14 +214,33 @@ mod tests {
     #[test]
     fn what_is_no_curve_is_refused() {
         assert_eq!(column(&[]), Err(CurveError::Empty));
-        assert_eq!(
-            column(&[(1.0, 1.0), (0.0, 2.0)]),
-            Err(CurveError::NotPositive { index: 1 })
-        );
-        assert_eq!(
-            column(&[(1.0, f64::NAN)]),
-            Err(CurveError::NotPositive { index: 0 })
-        );
+        for (point, expected) in [
+            (
+                (0.0, 2.0),
+                "p95_us must be above 0 and at most 3,600,000,000",
+            ),
+            (
+                (4e9, 2.0),
+                "p95_us must be above 0 and at most 3,600,000,000",
+            ),
+            (
+                (2.0, f64::NAN),
+                "tokens_per_s must be above 0 and at most 1,000,000,000,000",
+            ),
+            (
+                (2.0, 1e300),
+                "tokens_per_s must be above 0 and at most 1,000,000,000,000",
+            ),
+        ] {
+            let error = column(&[(1.0, 1.0), point]).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("point 1 of the calibration curve: {expected}")
+            );
+        }
+        let many: Vec<(f64, f64)> = (1..=1001).map(|at| (f64::from(at), 1.0)).collect();
+        assert!(column(&many[1..]).is_ok());
+        assert_eq!(column(&many), Err(CurveError::TooMany { points: 1001 }));
         assert_eq!(
             column(&[(1.0, 1.0), (1.0, 2.0)]),
             Err(CurveError::NotRising { index: 1 })

@@ -41,8 +41,8 @@ mod tenant;
 
 pub use admission::{Admission, Left, Refused, Shares, TENANTS_MAX};
 pub use calibration::{ASSUMED_WRITE_COST, CalibrationError, Point, fit};
-pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST};
-pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel};
+pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST, WRITE_COST_MAX};
+pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel, POINTS_MAX};
 pub use device::{Device, DeviceStatus, THREADS_MAX};
 pub use grouped::Grouped;
 pub use latency::Window;
@@ -50,7 +50,7 @@ pub use learning::Drift;
 pub use notice::Notice;
 pub use queue::QUEUE_ENTRIES_MAX;
 pub use scheduler::{Full, Request, Scheduler, TooManyThreads};
-pub use tenant::{Objective, TenantId, TenantSpec, TenantStatus};
+pub use tenant::{IOPS_MAX, Objective, P95_US_MAX, TenantId, TenantSpec, TenantStatus};
 
 /// Tokens are counted in millionths, so that a round of a microsecond adds what it should.
 pub(crate) const MICRO: i64 = 1_000_000;

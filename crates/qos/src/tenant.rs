@@ -6,14 +6,20 @@ use crate::Costs;
 use crate::cost::Operation;
 use crate::rounded;
 
+/// The longest 95th percentile of an objective, in microseconds: a minute.
+pub const P95_US_MAX: u32 = 60_000_000;
+/// The most requests of 4 KiB a second of an objective: 400 GB a second.
+pub const IOPS_MAX: u32 = 100_000_000;
+
 /// The objective of a latency-critical tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// 95th percentile of the latency of its reads, in microseconds, from
-    /// [`crate::Scheduler::enqueue`] to completion; of its writes if it has no reads.
+    /// [`crate::Scheduler::enqueue`] to completion; of its writes if it has no reads. From 1 to
+    /// [`P95_US_MAX`].
     pub p95_us: u32,
-    /// Requests of 4 KiB a second up to which the objective holds.
+    /// Requests of 4 KiB a second up to which the objective holds, from 1 to [`IOPS_MAX`].
     pub iops: u32,
     /// Share of reads among them, 0 to 1.
     pub read_share: f64,

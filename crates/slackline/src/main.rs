@@ -18,6 +18,7 @@ mod restore;
 mod serve;
 mod serve_block;
 mod serve_cache;
+mod service_manager;
 mod style;
 mod table;
 mod throttle;

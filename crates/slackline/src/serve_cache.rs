@@ -9,6 +9,7 @@ use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
 
+use crate::service_manager::ServiceManager;
 use crate::{Done, message};
 
 /// The smallest memory for items: a few pages of 4 MiB for each of the usual sizes.
@@ -195,7 +196,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         is_sandboxed: !arguments.no_sandbox,
     };
     crate::descriptors::raise_limit_for(options.connections_max);
-    let signal = cache_server::launch::serve(&options, &mut say)?;
+    let manager = ServiceManager::connect();
+    let signal = cache_server::launch::serve(&options, &mut |notice| say(notice, &manager))?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
         Done::Positive
     } else {
@@ -203,15 +205,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     })
 }
 
-fn say(notice: Notice) {
+fn say(notice: Notice, manager: &ServiceManager) {
     match notice {
+        Notice::AddressInUse(held) => message(&held.to_string()),
         Notice::Ready(addresses) => {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             message(&format!(
                 "serving memcached's protocol on {}",
                 addresses.join(", ")
             ));
-            let _ = sd_notify::notify(&[NotifyState::Ready]);
+            manager.tell(NotifyState::Ready);
         }
         Notice::Reloaded(settings) => {
             let objective = settings.objective.map_or_else(
@@ -225,7 +228,7 @@ fn say(notice: Notice) {
         }
         Notice::NotReloaded(reason) => message(&format!("the old settings stay: {reason}")),
         Notice::Draining => {
-            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends it at once");
         }
         Notice::Shards(shards) => message(&format!("{shards} shards own connections now")),

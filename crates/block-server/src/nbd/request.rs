@@ -88,6 +88,11 @@ pub enum Garbage {
 }
 
 impl Request {
+    /// How many bytes follow the header, as a length of memory.
+    pub fn payload_len(&self) -> usize {
+        self.payload_bytes as usize
+    }
+
     /// Whether `flag` is set.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0

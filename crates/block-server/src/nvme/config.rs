@@ -120,7 +120,7 @@ mod tests {
             (good.replace("4420", "x"), "b.toml:1: nvme.listen: "),
             (
                 good.replace("listen", "liston"),
-                "b.toml:1: unknown field `liston`",
+                "b.toml:1: unknown key `liston`",
             ),
         ] {
             let message = parse(&text).unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::command::Status;
 use super::{BLOCK_BYTES, IO_QUEUES, NAMESPACES, Structure};
+use crate::config::Backing;
 use crate::export::{Export, Exports};
 
 /// Numbers above this have a meaning of their own (Fabrics 1.1, "Connect Command": CNTLID).
@@ -123,7 +125,8 @@ struct Registry {
 
 #[derive(Default)]
 struct Numbers {
-    of: HashMap<String, u32>,
+    /// The highest number that a namespace has had.
+    last: u32,
     now: Arc<Namespaces>,
 }
 
@@ -162,18 +165,26 @@ impl Subsystem {
         new
     }
 
-    /// These are the exports from now on. An export keeps the number that it once had.
+    /// These are the exports from now on. An export keeps its number while it is the same disk. A
+    /// number never means another disk, because a host that is connected would go on writing.
     pub fn set_exports(&self, exports: &Exports) {
         let numbers = &mut *lock(&self.numbers);
+        let before = numbers.now.iter();
+        let before: HashMap<_, u32> = before
+            .map(|(&number, export)| (export.disk_key(), number))
+            .collect();
         let mut now = Namespaces::new();
         for export in exports {
-            let next = u32::try_from(numbers.of.len() + 1).unwrap_or(u32::MAX);
-            let number = match numbers.of.get(&export.name) {
+            let number = match before.get(&export.disk_key()) {
                 Some(&number) => number,
-                None if next > NAMESPACES || export.info.size_bytes < BLOCK_BYTES => continue,
-                None => next,
+                None if numbers.last == NAMESPACES || export.info.size_bytes < BLOCK_BYTES => {
+                    continue;
+                }
+                None => {
+                    numbers.last += 1;
+                    numbers.last
+                }
             };
-            numbers.of.insert(export.name.clone(), number);
             now.insert(number, Arc::clone(export));
         }
         numbers.now = Arc::new(now);
@@ -240,12 +251,24 @@ impl Subsystem {
             .collect()
     }
 
-    /// The UUID of a namespace (version 8 of RFC 9562), from the names of subsystem and export.
-    pub fn uuid(&self, export: &str) -> [u8; 16] {
+    /// The UUID of a namespace (version 8 of RFC 9562): from the names of subsystem and export, the
+    /// device, and where on the device the export begins. Another disk has another UUID, also after
+    /// a restart: a host that connects again compares the UUID.
+    pub fn uuid(&self, export: &Export) -> [u8; 16] {
+        let (kind, device) = match &export.device.backing {
+            Backing::Path { path, .. } => (1, path.as_os_str().as_bytes()),
+            Backing::Memory { .. } | Backing::Simulated { .. } => {
+                (2, export.device.name.as_bytes())
+            }
+        };
         let digest = Sha256::new()
             .chain_update(self.nqn.as_bytes())
             .chain_update([0])
-            .chain_update(export.as_bytes())
+            .chain_update(export.name.as_bytes())
+            .chain_update([0, kind])
+            .chain_update(device)
+            .chain_update([0])
+            .chain_update(export.offset_bytes.to_le_bytes())
             .finalize();
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&digest[..16]);

@@ -140,7 +140,7 @@ fn of_namespace(export: &Export) -> Vec<u8> {
     // Write Zeroes may deallocate. In memory, what was deallocated reads as zeros.
     let reads_zeros = match export.device.storage {
         Storage::Memory(_) => 1,
-        Storage::File(_) => 0,
+        Storage::File(_) | Storage::Unopened => 0,
     };
     page.u8(33, 1 << 3 | reads_zeros);
     for at in [64, 66, 68, 70, 72] {
@@ -170,6 +170,6 @@ fn descriptors(view: &View<'_>, namespace: u32) -> Result<Vec<u8>, Status> {
     let mut page = Structure::new(IDENTIFY_BYTES);
     // A UUID, of 16 bytes.
     page.u8(0, 3).u8(1, 16);
-    page.set(4, &view.subsystem.uuid(&export.name));
+    page.set(4, &view.subsystem.uuid(export));
     Ok(page.bytes())
 }

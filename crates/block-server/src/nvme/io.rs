@@ -39,7 +39,7 @@ impl Io {
     /// always sends room for all.
     pub fn payload_bytes(&self, entry: &Entry) -> usize {
         match self {
-            Self::Request(request) => usize::try_from(request.payload_bytes).unwrap_or(0),
+            Self::Request(request) => request.payload_len(),
             Self::Ranges { count, .. } => {
                 let sent = match entry.sgl() {
                     Sgl::Transport { len_bytes } | Sgl::Capsule { len_bytes, .. } => len_bytes,

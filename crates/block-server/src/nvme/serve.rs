@@ -187,7 +187,7 @@ impl Block {
             }
             return Ok(true);
         }
-        if connection.under_way + queue.waiting.len() >= queue.entries() {
+        if connection.account.requests() + queue.waiting.len() >= queue.entries() {
             return Err(Fault {
                 fatal: Fatal::Sequence,
                 information: 0,
@@ -327,15 +327,8 @@ impl Block {
         while let Some(waiting) = queue.waiting.get(at) {
             let (len_bytes, is_asked) = (waiting.reserved_bytes, waiting.payload_bytes > 0);
             if len_bytes > 0 {
-                // Data that were asked for may come late, and capsules come before them: those find
-                // room in what is left over here.
-                let share_bytes = self.pool.share_of(&connection.account);
-                let own_bytes = share_bytes / if is_asked { 2 } else { 1 };
-                if !connection.has_room(len_bytes, own_bytes) {
-                    break;
-                }
                 let wanted_for = match is_asked {
-                    true => Use::Large,
+                    true => Use::Asked,
                     false => Use::of(len_bytes),
                 };
                 if !self.has_memory(connection, len_bytes, wanted_for) {

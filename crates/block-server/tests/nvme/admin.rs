@@ -1,13 +1,14 @@
 //! Discovery, controllers, features, log pages, events.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use block_server::config::Config;
 use block_server::export;
 
 use crate::host::{
-    ABORT, DISCOVERY, EVENT, GET_FEATURES, GET_LOG, Host, IDENTIFY, KEEP_ALIVE, NQN, READ,
-    SET_FEATURES, entry, on_blocks,
+    ABORT, DISCOVERY, EVENT, GET_FEATURES, GET_LOG, Host, IDENTIFY, KEEP_ALIVE, NQN, Place, READ,
+    SET_FEATURES, WRITE, entry, on_blocks,
 };
 use crate::{config, with_server};
 
@@ -202,6 +203,75 @@ fn a_reload_is_told_by_an_event() {
     );
     assert_eq!(io.execute(on_blocks(READ, 4, 0, 1, 0), 512).status, 0);
     assert_eq!(io.execute(on_blocks(READ, 1, 0, 1, 0), 512).status, 0);
+    server.stop();
+}
+
+/// Another disk is another namespace: a host that is connected cannot write to it under the number
+/// that it knows.
+#[test]
+fn a_moved_tenant_is_another_namespace() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = config(directory.path());
+    let Some(server) = crate::start(1, 64 << 20, &text) else {
+        return;
+    };
+    let address = server.nvme.unwrap();
+    let (mut host, id) = Host::admin(address, NQN, 0);
+    let mut io = Host::io(address, id, 1, 0);
+    let uuid = |host: &mut Host, namespace| identify(host, 3, namespace)[4..20].to_vec();
+    let before: Vec<Vec<u8>> = (1..4).map(|number| uuid(&mut host, number)).collect();
+    let reload = |text: &str| {
+        let new = Config::parse(std::path::Path::new("b.toml"), text).unwrap();
+        let exports = export::open(&new, &server.shared.exports(), 1).unwrap();
+        server.shared.set_exports(exports);
+    };
+    let active = |host: &mut Host| {
+        let list = identify(host, 2, 0);
+        let numbers = list.chunks(4).map(|bytes| bytes[0]);
+        numbers
+            .take_while(|&number| number != 0)
+            .collect::<Vec<u8>>()
+    };
+    // The data of this write come after the reload.
+    let data = [9; 16 << 10];
+    let write = io.numbered(on_blocks(WRITE, 2, 0, 32, 0), data.len(), Place::Asked);
+    let capsule = io.capsule(&write, &[]);
+    io.stream.write_all(&capsule).unwrap();
+    let asked = io.next();
+
+    // "ram" is shorter, "file" is on another device, "part" begins elsewhere.
+    let path = directory.path().join("disk").display().to_string();
+    let moved = text
+        .replacen(
+            "export = \"ram\"\ndevice = \"ram\"",
+            "export = \"ram\"\ndevice = \"ram\"\nrange = { length = \"1MiB\" }",
+            1,
+        )
+        .replacen(
+            &format!("export = \"file\"\ndevice = \"{path}\""),
+            "export = \"file\"\ndevice = \"ram\"\nrange = { offset = \"1MiB\" }",
+            1,
+        )
+        .replacen("offset = \"4KiB\"", "offset = \"8KiB\"", 1);
+    reload(&moved);
+    io.send_data(&asked, &data, data.len());
+    assert_eq!(io.done().status, 0x0b);
+    for number in [2, 3] {
+        let write = io.write(on_blocks(WRITE, number, 0, 1, 0), &[9; 512], Place::Capsule);
+        assert_eq!(write.status, 0x0b, "{number}");
+    }
+    assert_eq!(active(&mut host), [1, 4, 5]);
+    let read = io.execute(on_blocks(READ, 4, 0, 32, 0), data.len());
+    assert_eq!((read.status, read.data), (0, vec![0; data.len()]));
+    assert_eq!(uuid(&mut host, 1), before[0]);
+    assert_ne!(uuid(&mut host, 4), before[1]);
+    assert_ne!(uuid(&mut host, 5), before[2]);
+
+    // Back again: the old number stays gone, and the UUID says that the disk is the old one.
+    reload(&text);
+    assert_eq!(active(&mut host), [1, 6, 7]);
+    assert_eq!(uuid(&mut host, 6), before[1]);
+    assert_eq!(io.execute(on_blocks(READ, 2, 0, 1, 0), 512).status, 0x0b);
     server.stop();
 }
 

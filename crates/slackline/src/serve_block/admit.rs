@@ -19,10 +19,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     device: Option<String>,
     /// 95th percentile of the latency of the tenant's reads, in microseconds.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::P95_US_MAX.into()))]
     p95_us: u32,
     /// Requests of 4 KiB a second up to which the objective holds.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::IOPS_MAX.into()))]
     iops: u32,
     /// Share of reads among these requests, from 0 to 1.
     #[arg(long)]

@@ -14,6 +14,7 @@ use dataplane::idle::IdlePolicy;
 use qos::Grouped;
 use sd_notify::NotifyState;
 
+use crate::service_manager::ServiceManager;
 use crate::{Done, message};
 
 #[derive(clap::Subcommand)]
@@ -111,7 +112,8 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
         .map(|config| config.connections_max)
         .unwrap_or_default();
     crate::descriptors::raise_limit_for(connections_max);
-    let signal = block_server::launch::serve(&options, &mut say)?;
+    let manager = ServiceManager::connect();
+    let signal = block_server::launch::serve(&options, &mut |notice| say(notice, &manager))?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
         Done::Positive
     } else {
@@ -148,8 +150,9 @@ fn reloaded(exports: &[String], ended: &[String], after_restart: &[&str]) -> Str
     text
 }
 
-fn say(notice: Notice) {
+fn say(notice: Notice, manager: &ServiceManager) {
     match notice {
+        Notice::AddressInUse(held) => message(&held.to_string()),
         Notice::Ready {
             addresses,
             nvme,
@@ -157,7 +160,7 @@ fn say(notice: Notice) {
         } => {
             let served = served(&addresses, &nvme);
             message(&format!("serving {served}: {}", exports.join(", ")));
-            let _ = sd_notify::notify(&[NotifyState::Ready]);
+            manager.tell(NotifyState::Ready);
         }
         Notice::Reloaded {
             exports,
@@ -167,7 +170,7 @@ fn say(notice: Notice) {
         Notice::NotReloaded(reason) => message(&format!("the old configuration stays: {reason}")),
         Notice::Tenant(text) => message(&text),
         Notice::Draining => {
-            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");
         }
     }

@@ -153,7 +153,8 @@ fn watch(terminal: &mut DefaultTerminal, source: &Source, first: Status) -> anyh
 
 /// Everything about the tenants, for people.
 fn text(status: &Status) -> String {
-    let mut text = format!("{}\n{}\n", now(status), percentile(status));
+    let mut text = draining(status).unwrap_or_default();
+    let _ = write!(text, "{}\n{}\n", now(status), percentile(status));
     text.push_str(&devices(status));
     text.push_str(&lending(status));
     for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
@@ -182,6 +183,24 @@ fn text(status: &Status) -> String {
     }
     let _ = writeln!(text, "Connections: {}", Grouped(status.connections));
     text
+}
+
+/// What the end of the server waits for.
+fn draining(status: &Status) -> Option<String> {
+    let draining = status.draining?;
+    let since = i64::try_from(draining.since_unix_s).ok();
+    let since = since.and_then(|since| jiff::Timestamp::from_second(since).ok())?;
+    let count = |number: u64, what: &str| match number {
+        1 => format!("1 {what}"),
+        _ => format!("{} {what}s", Grouped(number)),
+    };
+    Some(format!(
+        "The server has been draining since {}: {} and {} are left. It ends in {} s at the latest.\n\n",
+        since.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        count(status.connections, "connection"),
+        count(draining.requests, "request"),
+        Grouped(draining.left_s)
+    ))
 }
 
 fn number(value: f64) -> String {
@@ -314,6 +333,7 @@ fn since_start(status: &Status) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
+    use block_server::metrics::Draining;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -379,6 +399,22 @@ mod tests {
     #[test]
     fn everything_about_the_tenants_is_said() {
         insta::assert_snapshot!(text(&status()));
+    }
+
+    #[test]
+    fn a_drain_comes_first() {
+        let mut status = status();
+        status.draining = Some(Draining {
+            since_unix_s: 1_795_934_771,
+            left_s: 7,
+            requests: 17,
+        });
+        let shown = text(&status);
+        let expected = "The server has been draining since 2026-11-29 06:46:11 UTC: 3 connections and 17 requests are left. \
+                        It ends in 7 s at the latest.\n\n";
+        assert!(shown.starts_with(expected), "{shown}");
+        status.connections = 1;
+        assert!(text(&status).contains(": 1 connection and 17 requests are left."));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
@@ -80,6 +81,46 @@ fn it_serves_says_how_it_is_and_drains() {
     let pid = child.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Both servers give up the call that opens a socket before they are ready, and tell systemd all
+/// the same.
+#[test]
+fn systemd_is_told_of_a_start_and_an_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let text = format!(
+        "listen = [\"127.0.0.1:{}\"]\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+         [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n",
+        free_port()
+    );
+    std::fs::write(&config, &text).unwrap();
+    let path = directory.path().join("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    let patience = Some(Duration::from_secs(20));
+    systemd.set_read_timeout(patience).unwrap();
+    let told = || {
+        let mut words = [0; 256];
+        let length = systemd.recv(&mut words).unwrap();
+        String::from_utf8_lossy(&words[..length]).trim().to_owned()
+    };
+    let address = format!("127.0.0.1:{}", free_port());
+    for arguments in [
+        ["serve-block", "run", config.to_str().unwrap()],
+        ["serve-cache", "--listen", &address],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
+        command.args(arguments).env("NOTIFY_SOCKET", &path);
+        let Some((mut child, line, _messages)) = on_uring(&mut command) else {
+            return;
+        };
+        assert!(line.contains("serving"), "{line}");
+        assert_eq!(told(), "READY=1", "{arguments:?}");
+        let pid = child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        assert_eq!(told(), "STOPPING=1", "{arguments:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
 }
 
 /// The view of `status --live` in a terminal of its own, until q.

@@ -79,7 +79,7 @@ fn memory_is_calibrated_and_a_tenant_planned_on_it() {
     assert_eq!(fits.status.code(), Some(0), "{}", said(&fits));
     let plan: Value = serde_json::from_slice(&fits.stdout).unwrap();
     assert_eq!(plan["needed_tokens_per_s"], 10_000);
-    let refused = admit("4000000000");
+    let refused = admit("100000000");
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     let checked = run(&["run", config.to_str().unwrap(), "--check"]);
     assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));

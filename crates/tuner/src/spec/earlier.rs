@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use bayes_opt::{Observation, Settings};
+use config_errors::plain;
 
 use super::Spec;
-use super::locate::{Source, plain};
+use super::locate::Source;
 use crate::error::SpecError;
 use crate::report::Report;
 use crate::tell::Tell;

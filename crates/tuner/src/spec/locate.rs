@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use config_errors::plain;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -260,52 +261,6 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut Offsets) {
             }
         }
         _ => {}
-    }
-}
-
-/// What the readers of JSON and TOML say, without the names of types.
-pub fn plain(message: &str) -> String {
-    let names = [
-        (" as i128", " (beyond 64 bits)"),
-        ("unknown field", "unknown key"),
-        ("unknown variant", "unknown value"),
-        ("EOF while parsing a value", "the text ends too early"),
-        ("EOF while parsing an object", "the text ends too early"),
-        ("EOF while parsing a list", "the text ends too early"),
-        ("EOF while parsing a string", "the text ends too early"),
-        ("expected usize", "expected a whole number from 0 on"),
-        ("expected u64", "expected a whole number from 0 on"),
-        ("expected u32", "expected a whole number from 0 on"),
-        ("expected u16", "expected a whole number from 0 to 65535"),
-        ("expected f64", "expected a number"),
-        ("expected i64", "expected a whole number"),
-        ("expected a boolean", "expected true or false"),
-        ("expected a sequence", "expected a list"),
-        ("expected a map", "expected a table of keys"),
-        ("expected a string", "expected a text"),
-    ];
-    let mut plain = names
-        .iter()
-        .fold(message.to_owned(), |text, (type_name, words)| {
-            text.replace(type_name, words)
-        });
-    plain = without_value(&plain);
-    if let Some((before, name)) = plain.split_once("expected struct ") {
-        let rest = name.trim_start_matches(|c: char| c.is_alphanumeric());
-        plain = format!("{before}expected a table of keys{rest}");
-    }
-    plain
-}
-
-/// A text of the wrong type is not repeated: it may be a secret, or a whole file with some.
-fn without_value(message: &str) -> String {
-    const BEFORE: &str = "string \"";
-    let Some((before, rest)) = message.split_once(BEFORE) else {
-        return message.to_owned();
-    };
-    match rest.rsplit_once("\", expected") {
-        Some((_, after)) => format!("{before}a text, expected{after}"),
-        None => format!("{before}a text"),
     }
 }
 

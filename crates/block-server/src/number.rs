@@ -1,0 +1,85 @@
+//! Numbers of configuration and calibration, each with the range that it may have.
+
+use std::fmt;
+
+use qos::Grouped;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Whole<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
+    pub(crate) fn size(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    /// For a `MAX` that is a `u32`.
+    pub(crate) fn small(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+
+    fn checked<E: Error>(value: i128) -> Result<Self, E> {
+        let found = u64::try_from(value).ok();
+        let found = found.filter(|found| (MIN..=MAX).contains(found));
+        found.map(Self).ok_or_else(|| {
+            let (min, max) = (Grouped(MIN), Grouped(MAX));
+            E::custom(format!(
+                "{value} is out of range: it must be from {min} to {max}"
+            ))
+        })
+    }
+}
+
+struct WholeVisitor<const MIN: u64, const MAX: u64>;
+
+impl<const MIN: u64, const MAX: u64> Visitor<'_> for WholeVisitor<MIN, MAX> {
+    type Value = Whole<MIN, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a whole number from {} to {}",
+            Grouped(MIN),
+            Grouped(MAX)
+        )
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+        Whole::checked(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+        Whole::checked(value.into())
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Self::Value, E> {
+        Whole::checked(value)
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Self::Value, E> {
+        Whole::checked(i128::try_from(value).unwrap_or(i128::MAX))
+    }
+}
+
+impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WholeVisitor)
+    }
+}
+
+/// A share from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = f64::deserialize(deserializer)?;
+        match (0.0..=1.0).contains(&value) {
+            true => Ok(Self(value)),
+            false => Err(D::Error::custom(format!(
+                "{value} is out of range: it must be from 0 to 1"
+            ))),
+        }
+    }
+}
