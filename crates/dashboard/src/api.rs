@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use tuner::report::Report;
 use tuner::spec::Masks;
 
+pub use body::OF_BODY;
 use body::body;
 pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};

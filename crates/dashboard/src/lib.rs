@@ -32,6 +32,7 @@ mod units;
 mod web;
 
 pub use access::{Access, AccessError, Role};
+pub use api::OF_BODY;
 pub use audit::note_command;
 pub use connections::Bounds;
 pub use notify::{Notifications, NotifyError};
