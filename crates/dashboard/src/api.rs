@@ -310,7 +310,7 @@ fn made(shown: Shown) -> Made {
     let id = shown.summary.id;
     made_at(
         format!("/api/v1/experiments/{id}"),
-        format!("created experiment {id}"),
+        format!("the new experiment is number {id}"),
         shown,
     )
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod actions;
 mod api;
 mod assets;
 mod audit;
@@ -16,6 +17,7 @@ mod connections;
 mod explain;
 mod format;
 mod limits;
+mod names;
 mod notify;
 mod openapi;
 mod pages;
