@@ -1,6 +1,6 @@
 //! What can be wrong with a space, a configuration or an observation.
 
-use crate::value::Value;
+use crate::value::{Value, readable};
 
 /// A space that makes no sense, or a configuration that is not inside it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -110,19 +110,19 @@ pub enum Error {
         variance: f64,
     },
     /// The logarithm of the objective is asked for, but the objective is not positive.
-    #[error("the objective is {value}, but `log_objective` needs positive values")]
+    #[error("the objective is {}, but `log_objective` needs positive values", readable(*.value))]
     NotPositive {
         /// The objective.
         value: f64,
     },
     /// A weight outside (0, 1].
-    #[error("the weight of an observation is {weight}: it has to be above 0 and at most 1")]
+    #[error("the weight of an observation is {}: it has to be above 0 and at most 1", readable(*.weight))]
     Weight {
         /// The weight.
         weight: f64,
     },
     /// A setting of the acquisition that makes no sense.
-    #[error("`beta` of the acquisition is {beta}: it has to be finite and not negative")]
+    #[error("`beta` of the acquisition is {}: it has to be finite and not negative", readable(*.beta))]
     Beta {
         /// The value given.
         beta: f64,

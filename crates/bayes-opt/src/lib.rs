@@ -63,4 +63,4 @@ pub use observation::{Measured, Observation, Outcome, Recommendation};
 pub use optimizer::Optimizer;
 pub use settings::{Acquisition, Settings, Strategy};
 pub use space::{Kind, Parameter, PriorGuess, Space};
-pub use value::{Configuration, Value};
+pub use value::{Configuration, Value, readable};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::constraint::LinearConstraint;
 use crate::encode::Encoding;
 use crate::error::SpaceError;
-use crate::value::{Configuration, Value};
+use crate::value::{Configuration, Value, readable};
 
 /// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells
 /// apart. Choices of this crate.
@@ -174,10 +174,11 @@ impl Parameter {
                 step,
                 log,
             } => {
+                let (from, to) = (readable(*low), readable(*high));
                 if low.partial_cmp(high) != Some(Ordering::Less) {
                     return Err(self.invalid(
                         "low",
-                        format!("is {low}, but it has to be below `high`, {high}"),
+                        format!("is {from}, but it has to be below `high`, {to}"),
                     ));
                 }
                 for (key, end) in [("low", *low), ("high", *high)] {
@@ -191,7 +192,10 @@ impl Parameter {
                 {
                     return Err(self.invalid(
                         "step",
-                        format!("is {step}, but it has to be above 0 and within the range"),
+                        format!(
+                            "is {}, but it has to be above 0 and within the range",
+                            readable(*step)
+                        ),
                     ));
                 }
                 if step.is_some_and(|step| (high - low) / step > STEPS_MAX) {
@@ -201,9 +205,8 @@ impl Parameter {
                     ));
                 }
                 if *log && *low <= 0.0 {
-                    return Err(
-                        self.invalid("low", format!("is {low}, but a log scale starts above 0"))
-                    );
+                    let reason = format!("is {from}, but a log scale starts above 0");
+                    return Err(self.invalid("low", reason));
                 }
                 if *log && !(high / low).is_finite() {
                     return Err(
@@ -229,7 +232,7 @@ impl Parameter {
                         .iter()
                         .any(|earlier| earlier.means(value))
                     {
-                        return Err(self.invalid("values", format!("has {value} twice")));
+                        return Err(self.invalid("values", format!("has {} twice", value.quoted())));
                     }
                 }
             }
@@ -243,18 +246,18 @@ impl Parameter {
                 .iter()
                 .any(|earlier| earlier.means(special))
             {
-                return Err(self.invalid("special", format!("has {special} twice")));
+                return Err(self.invalid("special", format!("has {} twice", special.quoted())));
             }
             if !self.kind.is_range() && self.kind_holds(special).is_ok() {
-                return Err(self.invalid(
-                    "special",
-                    format!("has {special}, which is an ordinary value already"),
-                ));
+                let special = special.quoted();
+                let reason = format!("has {special}, which is an ordinary value already");
+                return Err(self.invalid("special", reason));
             }
         }
         if let Some(default) = &self.default {
-            self.holds(default)
-                .map_err(|reason| self.invalid("default", format!("is {default}: {reason}")))?;
+            self.holds(default).map_err(|reason| {
+                self.invalid("default", format!("is {}: {reason}", default.quoted()))
+            })?;
         }
         if let Some(PriorGuess {
             best_guess,
@@ -262,11 +265,15 @@ impl Parameter {
         }) = &self.prior
         {
             self.holds(best_guess).map_err(|reason| {
-                self.invalid("prior", format!("has best_guess {best_guess}: {reason}"))
+                self.invalid(
+                    "prior",
+                    format!("has best_guess {}: {reason}", best_guess.quoted()),
+                )
             })?;
             if !(*confidence > 0.0 && *confidence < 1.0) {
                 let reason = format!(
-                    "has confidence {confidence}, but it has to be between 0 and 1, both exclusive"
+                    "has confidence {}, but it has to be between 0 and 1, both exclusive",
+                    readable(*confidence)
                 );
                 return Err(self.invalid("prior", reason));
             }
@@ -305,7 +312,10 @@ impl Parameter {
             Kind::Int { low, high, .. } => {
                 format!("it has to be a whole number from {low} to {high}")
             }
-            Kind::Float { low, high, .. } => format!("it has to be a number from {low} to {high}"),
+            Kind::Float { low, high, .. } => {
+                let (from, to) = (readable(*low), readable(*high));
+                format!("it has to be a number from {from} to {to}")
+            }
             Kind::Ordinal { values } | Kind::Categorical { values } => {
                 let list: Vec<String> = values.iter().map(Value::to_string).collect();
                 format!("it has to be one of {}", list.join(", "))

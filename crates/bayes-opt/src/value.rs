@@ -48,6 +48,7 @@ impl Value {
     pub(crate) fn quoted(&self) -> String {
         match self {
             Value::Text(text) => format!("{text:?}"),
+            Value::Float(value) => readable(*value),
             other => other.to_string(),
         }
     }
@@ -58,6 +59,24 @@ impl Value {
             (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
             _ => self == other,
         }
+    }
+}
+
+/// A number as a message has it: one that would have more than 15 digits before the point, or four
+/// zeros behind it, has an exponent.
+///
+/// ```
+/// assert_eq!(bayes_opt::readable(-1e300), "-1e300");
+/// assert_eq!(bayes_opt::readable(1.5e14), "150000000000000");
+/// assert_eq!(bayes_opt::readable(0.000_01), "0.00001");
+/// assert_eq!(bayes_opt::readable(2.5e-6), "2.5e-6");
+/// ```
+#[must_use]
+pub fn readable(value: f64) -> String {
+    let is_plain = value == 0.0 || !value.is_finite() || (1e-5..1e15).contains(&value.abs());
+    match is_plain {
+        true => value.to_string(),
+        false => format!("{value:e}"),
     }
 }
 

@@ -608,8 +608,11 @@ json = { requests = "n", latency_p99_us = "us" }
         let entries = changed_since("an earlier one", |_, _| ());
         let texts: Vec<&str> = entries.iter().map(|entry| entry.text.as_str()).collect();
         assert_eq!(texts.len(), 1, "{texts:?}");
-        assert!(texts[0].starts_with("the host has been started again: "));
-        assert!(texts[0].ends_with(" is 50, not 20; put back"), "{texts:?}");
+        assert!(texts[0].starts_with("The host has been started again: "));
+        assert!(
+            texts[0].ends_with(" is 50, not 20. Slackline has put it back."),
+            "{texts:?}"
+        );
     }
 
     #[test]

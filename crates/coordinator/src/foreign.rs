@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bayes_opt::{Configuration, Space};
+use bayes_opt::{Configuration, Space, readable};
 use serde_json::Value;
 use tuner::SpecError;
 use tuner::evaluation::Block;
@@ -197,7 +197,7 @@ fn check_counts(key: &str, metrics: &SideMetrics) -> Result<(), Wrong> {
     match negative {
         Some((name, value)) => Err(wrong(
             format!("{key}.{name}"),
-            format!("{value} is below 0"),
+            format!("{} is below 0", readable(*value)),
         )),
         None => Ok(()),
     }
@@ -207,7 +207,10 @@ fn check_time(key: impl Into<String>, time_s: f64) -> Result<(), Wrong> {
     if (0.0..=TIME_MAX_S).contains(&time_s) {
         return Ok(());
     }
-    let why = format!("{time_s} must be from 0 to {TIME_MAX_S} seconds");
+    let why = format!(
+        "{} must be from 0 to {TIME_MAX_S} seconds",
+        readable(time_s)
+    );
     Err(wrong(key, why))
 }
 

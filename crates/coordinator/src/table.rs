@@ -2,6 +2,7 @@
 //! the objective, each parameter, each constraint's excess, and each metric of both sides. Headings
 //! have units.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -241,7 +242,17 @@ impl Cells {
     }
 }
 
-/// The table in CSV.
+/// A text that no spreadsheet takes for a formula: a single quote stands before what begins like
+/// one and is no number (OWASP, "CSV Injection").
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
+    match is_formula && text.parse::<f64>().is_err() {
+        true => Cow::Owned(format!("'{text}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// The table in CSV. Texts that begin like a formula are made [`harmless`].
 ///
 /// # Errors
 /// [`Error::Invalid`] where it cannot be written.
@@ -250,11 +261,12 @@ pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Er
     let mut table = csv::Writer::from_writer(Vec::new());
     let failed = |error: csv::Error| Error::Invalid(error.to_string());
     table
-        .write_record(columns.iter().map(|column| column.name.as_str()))
+        .write_record(columns.iter().map(|it| harmless(&it.name).into_owned()))
         .map_err(failed)?;
     for row in 0..rows.len() {
+        let cells = columns.iter().map(|column| column.cells.text(row));
         table
-            .write_record(columns.iter().map(|column| column.cells.text(row)))
+            .write_record(cells.map(|text| harmless(&text).into_owned()))
             .map_err(failed)?;
     }
     let bytes = table
@@ -429,6 +441,34 @@ mod tests {
             file.metadata().file_metadata().schema().get_fields().len(),
             14
         );
+    }
+
+    #[test]
+    fn no_cell_of_a_csv_is_a_formula() {
+        for (text, written) in [
+            ("=1+1", "'=1+1"),
+            ("+x", "'+x"),
+            ("-x", "'-x"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "'\r=1"),
+            ("-3", "-3"),
+            ("+1.5e9", "+1.5e9"),
+            ("a=b", "a=b"),
+            ("", ""),
+        ] {
+            assert_eq!(harmless(text), written);
+            let mut rows = rows();
+            rows[0].record.reason = Some(text.into());
+            rows[0].record.measurement = None;
+            let kind = Value::Text(text.into());
+            rows[0].record.configuration.0.insert("kind".into(), kind);
+            let table = evaluations_csv(&spec(), &rows).unwrap();
+            let mut table = csv::Reader::from_reader(table.as_bytes());
+            let first = table.records().next().unwrap().unwrap();
+            assert_eq!((&first[2], &first[12]), (written, written), "{text}");
+            assert_eq!(&first[9], i64::MIN.to_string());
+        }
     }
 
     #[test]

@@ -69,7 +69,12 @@ async function experiment(id) {
       known = state;
       unit = scoreReader(points);
       const nothing = points.outcome.every((outcome, index) => points.score[index] === null && !unscored.has(outcome));
-      for (const section of document.querySelectorAll("#charts > section")) section.hidden = nothing && !section.querySelector("#model-note");
+      const isAlone = Object.keys(points.parameters).length < 2;
+      for (const section of document.querySelectorAll("#charts > section")) {
+        // Shares of importance and the map of two say nothing of a single parameter.
+        const isOfSeveral = section.querySelector("#importance, #map") !== null;
+        section.hidden = (isAlone && isOfSeveral) || (nothing && !section.querySelector("#model-note"));
+      }
       if (nothing) { importance({ importance: [] }); return; }
       quick();
       model = await read(`/api/v1/experiments/${id}/model`);
@@ -79,9 +84,7 @@ async function experiment(id) {
         model.importance.slice(0, 2).forEach((share, index) => { document.getElementById(["map-x", "map-y"][index]).value = share.parameter; });
       }
       scatters(id, points, unit, model);
-      const isMap = Object.keys(points.parameters).length > 1;
-      document.getElementById("map").closest("section").hidden = !isMap;
-      if (isMap) await map(id, points, unit);
+      if (Object.keys(points.parameters).length > 1) await map(id, points, unit);
     } finally {
       isBusy = false;
       if (isStale) { isStale = false; complaining(show()); }

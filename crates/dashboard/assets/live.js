@@ -107,6 +107,20 @@ function scalar(text) {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
+/** A budget in words. */
+const budget = (evaluations, minutes) => `${evaluations} evaluation${Number(evaluations) === 1 ? "" : "s"}${minutes ? ` and ${minutes} minutes of measuring` : " without a time limit"}`;
+
+/** Says below the form of a budget what it was and what it is now. */
+function say(form, answer) {
+  const { evaluations, wall_time_min } = form.elements;
+  const minutes = answer.wall_time_min ?? "";
+  const said = form.querySelector("[data-said]");
+  said.textContent = `The budget is now ${budget(answer.budget, minutes)}. It was ${budget(evaluations.defaultValue, wall_time_min.defaultValue)}.`;
+  said.hidden = false;
+  evaluations.defaultValue = String(answer.budget);
+  wall_time_min.defaultValue = String(minutes);
+}
+
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("[data-form]");
   if (!form) return;
@@ -117,7 +131,9 @@ document.addEventListener("submit", async (event) => {
     : form.dataset.shape === "note" ? { text: form.elements.text.value }
       // The field had the present limit: who has emptied it wants none.
       : form.dataset.shape === "budget" && !("wall_time_min" in values) ? { ...values, no_wall_time: true } : values;
-  if (await change(form.dataset.method || "POST", form.dataset.form, body)) {
+  const answer = await change(form.dataset.method || "POST", form.dataset.form, body);
+  if (answer) {
+    if (form.dataset.shape === "budget") say(form, answer);
     if (form.dataset.shape === "configuration") form.reset();
     if (form.dataset.shape === "note") form.closest("details").open = false;
     refresh();

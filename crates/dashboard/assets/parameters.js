@@ -19,10 +19,14 @@ function cut(word, room_px) {
   return word.length <= most ? word : `${word.slice(0, most - 1)}…`;
 }
 
+/** A tick of a chart that has others beside it: a long number would run into the next one. */
+const short = (tick) => (Math.abs(tick) < 1e5 ? String(setting(Number(tick.toPrecision(2)))) : tick.toExponential(2).replace(/\.?0*e\+/, "e"));
+
 function acrossAxis(scale, span, name) {
   if (scale.words) return axis(name, { values: (plot, ticks) => ticks.map((tick) => cut(scale.words[tick] ?? "", (plot.width - 70) / scale.words.length)), splits: () => scale.words.map((_, index) => index), filter: (_, ticks) => ticks });
-  if (!scale.isLog) return axis(name);
-  return axis(name, { values: (_, ticks) => ticks.map((tick) => setting(Number(tick.toPrecision(2)))), splits: () => ratios(span), filter: (_, ticks) => ticks });
+  const isLong = Math.max(...span.map(Math.abs)) >= 1e5;
+  if (!scale.isLog) return axis(name, isLong ? { values: (_, ticks) => ticks.map(short) } : {});
+  return axis(name, { values: (_, ticks) => ticks.map(short), splits: () => ratios(span), filter: (_, ticks) => ticks });
 }
 
 function scatter(element, id, points, unit, name, curve) {

@@ -26,9 +26,13 @@ export function inks() {
 /** Lines that are told apart by colour and by dashes. */
 export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
 
-/** A number to four significant digits, with the sign that people read: the server's `significant`. */
-export const digits = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4
-  ? value.toExponential(3).replace("e+", "e") : String(Number(value.toPrecision(4)))).replace(/^-/, "−");
+/** A number to four significant digits, with the zeros at its end and the sign that people read: the server's `significant`. */
+export const digits = (value) => {
+  const size = Math.abs(value);
+  const text = value === 0 ? "0" : size >= 1e6 || size < 1e-4 ? value.toExponential(3).replace("e+", "e")
+    : size >= 1000 ? String(Number(value.toPrecision(4))) : value.toPrecision(4);
+  return text.replace(/^-/, "−");
+};
 
 /** A change in per cent, as the tables have it: the server's `percent`. */
 export const signed = (percent) => `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(1)} %`;
@@ -53,7 +57,9 @@ export function inUnit(unit, most) {
   const [one, name] = isSmallCount ? [1, ""] : all.find(([one]) => Math.abs(most) * unit.scale >= one * 0.99995) || all[all.length - 1];
   const label = `${unit.label}${unit.per === "/request" ? " per request" : ""}`;
   const suffix = `${name}${per}`;
-  const text = (value) => `${digits(value)}${name ? " " : ""}${suffix}`;
+  // A count keeps its whole numbers, as the server's `Unit::text` does.
+  const shown = (value) => (isSmallCount && Number.isInteger(value) ? String(value).replace(/^-/, "−") : digits(value));
+  const text = (value) => `${shown(value)}${name ? " " : ""}${suffix}`;
   return { of: (value) => (value === null ? null : (value * unit.scale) / one), text, label: suffix ? `${label}, ${suffix}` : label };
 }
 

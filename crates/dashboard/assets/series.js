@@ -160,7 +160,7 @@ export async function gain(element) {
 
 export async function evidence(element) {
   const id = element.closest("[data-experiment]").dataset.experiment;
-  const { tests } = await read(`/api/v1/experiments/${id}/rounds`);
+  const { tests, names } = await read(`/api/v1/experiments/${id}/rounds`);
   const at = [...new Set(tests.flatMap((test) => test.at_ms))].sort((a, b) => a - b);
   if (!at.length) { element.textContent = "No round has been counted yet."; return; }
   // Evidence grows by factors, and each test has its own threshold: the alarm is at 1 for all, on a scale of factors.
@@ -181,7 +181,7 @@ export async function evidence(element) {
     })],
     series: [
       { label: "Round", value: told((at_s) => moment(1000 * at_s)) },
-      ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: told(), points: { show: at.length < 60, size: 5 } })),
+      ...tests.map((test, place) => line(names[test.series], place, { spanGaps: true, value: told(), points: { show: at.length < 60, size: 5 } })),
     ],
     hooks: { draw: [(plot) => inside(plot, () => rule(plot, 1, false, ink("--bad")))] },
   }, [at.map((ms) => ms / 1000), ...all]);

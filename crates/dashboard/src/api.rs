@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use tuner::report::Report;
 use tuner::spec::Masks;
 
+pub use body::OF_BODY;
 use body::body;
 pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};
@@ -309,7 +310,7 @@ fn made(shown: Shown) -> Made {
     let id = shown.summary.id;
     made_at(
         format!("/api/v1/experiments/{id}"),
-        format!("created experiment {id}"),
+        format!("the new experiment is number {id}"),
         shown,
     )
 }

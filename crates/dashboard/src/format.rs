@@ -102,7 +102,7 @@ pub(crate) fn score(spec: &Spec, objective: &ObjectiveSpec, score: f64) -> Strin
         ObjectiveScale::Ratio => score_text(score, objective),
         ObjectiveScale::Absolute => {
             let value = objective.goal.sign() * score;
-            Unit::in_spec(spec, &objective.metric).text(value)
+            Unit::in_spec(spec, &objective.metric).mean(value)
         }
     }
 }
@@ -111,9 +111,9 @@ pub(crate) fn score(spec: &Spec, objective: &ObjectiveSpec, score: f64) -> Strin
 pub(crate) fn interval(unit: &Unit, it: &Interval) -> String {
     format!(
         "{} [{}, {}]",
-        unit.text(it.estimate),
-        unit.text(it.low),
-        unit.text(it.high)
+        unit.mean(it.estimate),
+        unit.mean(it.low),
+        unit.mean(it.high)
     )
 }
 
@@ -154,8 +154,8 @@ pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<C
         let unit = Unit::in_spec(spec, &metric);
         Some(Compared {
             name: unit.name(),
-            control: unit.text(mean(|pair| pair.control)),
-            experiment: unit.text(mean(|pair| pair.experiment)),
+            control: unit.mean(mean(|pair| pair.control)),
+            experiment: unit.mean(mean(|pair| pair.experiment)),
             change: ratio.map_or_else(String::new, |it| change(&it)),
             metric,
         })
@@ -197,7 +197,7 @@ mod tests {
         let latency = of("latency_p99_us");
         assert_eq!(
             (latency.control.as_str(), latency.experiment.as_str()),
-            ("10 µs", "8.689 µs")
+            ("10.00 µs", "8.689 µs")
         );
         assert!(
             latency.change.starts_with("−13.1 % ["),
@@ -207,7 +207,7 @@ mod tests {
         let errors = of("errors");
         assert_eq!(
             (errors.experiment.as_str(), errors.change.as_str()),
-            ("2", "")
+            ("2.000", "")
         );
     }
 

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod actions;
 mod api;
 mod assets;
 mod audit;
@@ -16,6 +17,7 @@ mod connections;
 mod explain;
 mod format;
 mod limits;
+mod names;
 mod notify;
 mod openapi;
 mod pages;
@@ -32,6 +34,7 @@ mod units;
 mod web;
 
 pub use access::{Access, AccessError, Role};
+pub use api::OF_BODY;
 pub use audit::note_command;
 pub use connections::Bounds;
 pub use notify::{Notifications, NotifyError};

@@ -357,6 +357,13 @@ pub(crate) fn operation(method: &Method, matched: &str) -> Option<&'static str> 
     find(method, matched).map(|operation| operation.name)
 }
 
+/// The names of the operations that change something.
+#[cfg(test)]
+pub(crate) fn changes() -> impl Iterator<Item = &'static str> {
+    let changes = OPERATIONS.iter().filter(|it| it.method != "get");
+    changes.map(|it| it.name)
+}
+
 /// Refuses a parameter that an operation does not have: a misspelt one must not be ignored.
 pub(crate) async fn known_parameters(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();

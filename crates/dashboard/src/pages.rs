@@ -21,13 +21,15 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
-use tuner::report::{ArmResult, change, difference, significant};
-use tuner::spec::{Goal, ObjectiveSpec};
+use tuner::report::{ArmResult, change, confidence_percent, difference};
+use tuner::spec::{Goal, ObjectiveSpec, Spec};
 
 use crate::access::{Role, Visitor};
+use crate::actions;
 use crate::api;
 use crate::audit::Entry;
 use crate::format::{self, When};
+use crate::names::Names;
 use crate::readers;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
@@ -168,13 +170,9 @@ struct ExperimentsPage {
 }
 
 /// The best score of an experiment, in its objective's terms.
-fn best(coordinator: &Coordinator, summary: &Summary) -> Result<String, Error> {
-    let Some(score) = summary.best_score else {
-        return Ok(String::new());
-    };
-    let row = coordinator.store().experiment(summary.id)?;
-    let objective = row.spec.objective.as_ref();
-    Ok(objective.map_or_else(String::new, |it| format::score(&row.spec, it, score)))
+fn best(spec: &Spec, summary: &Summary) -> String {
+    let measured = spec.objective.as_ref().zip(summary.best_score);
+    measured.map_or_else(String::new, |(it, score)| format::score(spec, it, score))
 }
 
 pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Response {
@@ -185,9 +183,10 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
             .experiments()?
             .into_iter()
             .map(|summary| {
-                let summary = readers::summary(visitor.role, summary);
+                let spec = coordinator.store().experiment(summary.id)?.spec;
+                let summary = told(readers::summary(visitor.role, summary), &spec);
                 Ok(Line {
-                    best: best(coordinator, &summary)?,
+                    best: best(&spec, &summary),
                     made: When::ms(summary.created_ms),
                     percent: (summary.state == ExperimentState::Running && !summary.always_on)
                         .then(|| (100 * summary.evaluations / summary.budget.max(1)).min(100)),
@@ -211,6 +210,16 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
         }))
     });
     answer(made.await)
+}
+
+/// A summary whose texts call metrics as people do.
+fn told(summary: Summary, spec: &Spec) -> Summary {
+    let names = Names::of(spec);
+    Summary {
+        sentence: names.text(&summary.sentence),
+        message: summary.message.map(|it| names.text(&it)),
+        ..summary
+    }
 }
 
 /// What an experiment is doing, in one sentence.
@@ -303,21 +312,27 @@ struct VerificationPage {
 
 /// An arm of which the report says what came of it.
 fn judged_row(row: &ExperimentRow, judged: &ArmResult, runs: String) -> ArmRow {
+    let names = Names::of(&row.spec);
+    // `latency_p99_us mean + 0.1 std` is more than a metric.
+    let name = |metric: &str| match metric.contains(' ') {
+        true => names.text(metric),
+        false => Unit::in_spec(&row.spec, metric).name(),
+    };
     let with = judged
         .ratios
         .iter()
-        .map(|(metric, interval)| (Unit::in_spec(&row.spec, metric).name(), change(interval)));
+        .map(|(metric, interval)| (name(metric), change(interval)));
     let without = judged
         .without_interval
         .iter()
-        .map(|(metric, why)| (Unit::in_spec(&row.spec, metric).name(), why.clone()));
+        .map(|(metric, why)| (name(metric), why.clone()));
     ArmRow {
         name: judged.name.clone(),
         difference: difference(&judged.configuration, &row.report.control),
         runs,
         ratios: with.chain(without).collect(),
-        violated: judged.violated.join(", "),
-        faults: judged.faults.join("; "),
+        violated: names.text(&judged.violated.join(", ")),
+        faults: names.text(&judged.faults.join("; ")),
     }
 }
 
@@ -333,6 +348,7 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let coordinator = &app.coordinator;
     let row = readers::experiment(coordinator, id, visitor.role)?;
     let summary = readers::summary(visitor.role, api::summary(coordinator, id)?);
+    let summary = told(summary, &row.spec);
     let runs = coordinator.store().runs(id)?;
     let rules = &row.spec.verification;
     let control = &row.report.control;
@@ -384,7 +400,7 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let intervals = row.report.verification.iter();
     let intervals = intervals.flat_map(|arm| arm.ratios.values());
     let mut confidences: Vec<String> = intervals
-        .map(|it| significant(100.0 * it.confidence))
+        .map(|it| confidence_percent(it.confidence).to_string())
         .collect();
     confidences.sort();
     confidences.dedup();
@@ -498,13 +514,9 @@ struct AuditRow {
 }
 
 impl AuditRow {
-    /// What was done, in words, or what was asked for.
+    /// What was done or asked for, in words.
     fn what(&self) -> &str {
-        match self.entry.action.as_str() {
-            "refused" => "request",
-            action if self.is_refusal() => action,
-            action => history::word(action),
-        }
+        actions::verb(&self.entry.action)
     }
 
     fn is_refusal(&self) -> bool {

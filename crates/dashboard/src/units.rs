@@ -95,15 +95,31 @@ impl Unit {
         }
     }
 
-    /// A value, with its unit.
+    /// A single reading, with its unit. What is only counted keeps its whole numbers.
     pub(crate) fn text(&self, value: f64) -> String {
+        let is_whole = value.fract() == 0.0 && value.abs() < 9_999.5;
+        match self.kind {
+            Kind::Count if is_whole && value != 0.0 => {
+                format!("{value:.0}{}", self.suffix()).replace('-', "−")
+            }
+            _ => self.mean(value),
+        }
+    }
+
+    /// What stands behind a value's unit.
+    fn suffix(&self) -> &'static str {
+        match self.per {
+            "/request" => "",
+            per => per,
+        }
+    }
+
+    /// A mean or an estimate, with its unit: four significant digits.
+    pub(crate) fn mean(&self, value: f64) -> String {
         if !value.is_finite() {
             return "–".into();
         }
-        let per = match self.per {
-            "/request" => "",
-            per => per,
-        };
+        let per = self.suffix();
         let base = value * self.scale;
         let scaled = |units: &[(&str, f64)], last: (&str, f64)| {
             // What rounds up to the next unit is shown in that.
@@ -129,10 +145,10 @@ mod tests {
     fn values_are_in_the_units_of_people() {
         for (metric, value, name, text) in [
             ("latency_p99_us", 2316.4, "latency p99", "2.316 ms"),
-            ("latency_p99_us", 2300.0, "latency p99", "2.3 ms"),
-            ("latency_p99_us", 999.999, "latency p99", "1 ms"),
-            ("latency_p50_us", 87.0, "latency p50", "87 µs"),
-            ("memory_bytes", 1.5 * 1_048_576.0, "memory", "1.5 MiB"),
+            ("latency_p99_us", 2300.0, "latency p99", "2.300 ms"),
+            ("latency_p99_us", 999.999, "latency p99", "1.000 ms"),
+            ("latency_p50_us", 87.0, "latency p50", "87.00 µs"),
+            ("memory_bytes", 1.5 * 1_048_576.0, "memory", "1.500 MiB"),
             (
                 "requests_per_s",
                 12_340.0,
@@ -140,11 +156,12 @@ mod tests {
                 "12.34 k/s",
             ),
             ("requests_per_s", 9_999.4, "requests per second", "9999/s"),
-            ("bytes_per_s", 2048.0, "bytes per second", "2 KiB/s"),
-            ("cpu_s_per_request", 4.2e-5, "cpu per request", "42 µs"),
+            ("bytes_per_s", 2048.0, "bytes per second", "2.000 KiB/s"),
+            ("cpu_s_per_request", 4.2e-5, "cpu per request", "42.00 µs"),
             ("errors", 0.0, "errors", "0"),
             ("errors", -3.0, "errors", "−3"),
-            ("throttled_s", 0.25, "throttled", "250 ms"),
+            ("errors", 2.5, "errors", "2.500"),
+            ("throttled_s", 0.25, "throttled", "250.0 ms"),
             ("duration_s", 7260.0, "duration", "2.017 h"),
         ] {
             let unit = Unit::of(metric);
@@ -152,13 +169,17 @@ mod tests {
             assert_eq!(unit.text(value), text, "{metric}");
         }
         assert_eq!(Unit::of("errors").text(f64::NAN), "–");
+        assert_eq!(Unit::of("errors").mean(3.0), "3.000");
     }
 
     #[test]
     fn four_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
-            (1.0, "1"),
+            (1.0, "1.000"),
+            (9_999.6, "10000"),
+            (999.96, "1000"),
+            (97.5, "97.50"),
             (1234.4, "1234"),
             (0.012_341, "0.01234"),
             (98_765.4, "98770"),

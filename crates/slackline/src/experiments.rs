@@ -107,6 +107,8 @@ impl Client {
         let text = String::from_utf8_lossy(&bytes);
         let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
         let why = refusal["detail"].as_str().unwrap_or(&text);
+        // What was sent is a file, or made of arguments.
+        let why = why.strip_prefix(dashboard::OF_BODY).unwrap_or(why);
         match (refusal["line"].as_u64(), refusal["key"].as_str()) {
             (Some(line), Some("") | None) => bail!("line {line}: {why}"),
             (Some(line), Some(key)) => bail!("line {line}: {key}: {why}"),

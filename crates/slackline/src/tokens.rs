@@ -66,10 +66,29 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     match moment {
         Some(moment) if moment > now.timestamp() => Ok(moment),
         Some(_) => Err("that is in the past".into()),
+        None if is_period(text) => {
+            let days = Timestamp::MAX.duration_since(now.timestamp()).as_hours() / 24;
+            Err(format!(
+                "that is too long: the largest period is {days}d. For a token that never expires, leave this option out"
+            ))
+        }
         None => {
             Err("give a date (2027-01-31), a time (RFC 3339), or how long from now (90d)".into())
         }
     }
+}
+
+/// Whether a text is how long from now, however large its numbers are.
+fn is_period(text: &str) -> bool {
+    let mut short = String::new();
+    for it in text.chars() {
+        match it.is_ascii_digit() {
+            true if short.ends_with('1') => {}
+            true => short.push('1'),
+            false => short.push(it),
+        }
+    }
+    short.parse::<Span>().is_ok()
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
@@ -163,5 +182,22 @@ mod tests {
         ] {
             assert!(moment(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_period_that_is_too_long_is_refused_with_the_largest() {
+        for text in ["9999999999d", "99999 years", "1y 99999999999999999999h"] {
+            let why = moment(text).unwrap_err();
+            assert!(why.starts_with("that is too long: "), "{text}: {why}");
+            let mut words = why.split(' ');
+            let largest = words.find(|it| it.ends_with("d.")).unwrap();
+            let largest = largest.trim_end_matches('.');
+            moment(largest).unwrap_or_else(|why| panic!("{largest}: {why}"));
+        }
+        assert!(
+            moment("99999-01-01")
+                .unwrap_err()
+                .starts_with("give a date")
+        );
     }
 }

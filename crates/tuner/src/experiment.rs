@@ -24,7 +24,7 @@ const FAILURES_IN_A_ROW: usize = 3;
 const SURE_CRASHES_MAX: usize = 8;
 
 /// Why an evaluation was killed that its user had enough of.
-pub const BY_USER: &str = "by its user";
+pub const BY_USER: &str = "a user killed it";
 
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///

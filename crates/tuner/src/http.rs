@@ -118,7 +118,10 @@ impl HttpSpec {
             if value > 0.0 && value.is_finite() {
                 Ok(())
             } else {
-                Err((key, format!("{value} must be above 0")))
+                Err((
+                    key,
+                    format!("{} must be above 0", bayes_opt::readable(value)),
+                ))
             }
         };
         positive("timeout_s", self.timeout_s)?;

@@ -185,12 +185,13 @@ impl PromotionRecord {
         self.undone.is_none() && knobs.chain(files).any(|it| it == Standing::InForce)
     }
 
-    /// What it has changed, a line each: a knob with both values, a file by its path.
+    /// What it has changed, a line each: a knob with both values, a file with its path.
     #[must_use]
     pub fn changed(&self) -> Vec<String> {
         let knobs = self.knobs.iter();
         let knobs = knobs.map(|it| format!("{} = {}, was {}", it.knob, it.new, it.old));
-        let files = self.files.iter().map(|it| it.path.display().to_string());
+        let files = self.files.iter();
+        let files = files.map(|it| format!("file {}", it.path.display()));
         knobs.chain(files).collect()
     }
 

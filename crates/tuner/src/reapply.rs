@@ -43,7 +43,29 @@ pub(crate) enum Step {
     },
 }
 
+/// A step in a list is cut there: a script may have a hundred lines.
+const STEP_CHARS_MAX: usize = 120;
+
 impl Step {
+    /// The command line without its secrets, or the method and the address of the request.
+    pub(crate) fn in_words(&self) -> String {
+        let text = match self {
+            Self::Command(argv) => {
+                let launch = Launch {
+                    argv: argv.clone(),
+                    ..Launch::default()
+                };
+                launch.command_line()
+            }
+            Self::Request { method, url, .. } => format!("{method} {url}"),
+        };
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(STEP_CHARS_MAX) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        }
+    }
+
     pub(crate) fn request(method: &str, url: &Url, body: &str) -> Result<(), String> {
         let sent = client().send(method, url, body);
         sent.map_err(|error| format!("{method} {error}"))
@@ -126,10 +148,25 @@ impl Reapply {
     /// What it is, in words.
     #[must_use]
     pub fn describe(&self) -> String {
-        let each = self.steps.iter().map(|step| match step {
-            Step::Command(argv) => argv.join(" "),
-            Step::Request { method, url, .. } => format!("{method} {url}"),
-        });
+        let each = self.steps.iter().map(Step::in_words);
         format!("apply: {}", each.collect::<Vec<_>>().join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_told_in_a_line_without_its_secrets() {
+        let command = |words: &[&str]| {
+            let argv = words.iter().map(|&word| word.to_owned()).collect();
+            Step::Command(argv).in_words()
+        };
+        assert_eq!(command(&["nginx", "-s", "reload"]), "nginx -s reload");
+        let said = command(&["sh", "-c", "set -e\nmysqladmin --password=s3cr3t reload"]);
+        assert_eq!(said, "sh -c 'set -e mysqladmin --password=… reload'");
+        let long = command(&["sh", "-c", &"true; ".repeat(100)]);
+        assert_eq!(long.chars().count(), STEP_CHARS_MAX + 1);
     }
 }

@@ -13,6 +13,7 @@ use crate::begun::{self, Begun};
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
+use crate::experiment::BY_USER;
 use crate::ledger::PlannedArm;
 use crate::sentence;
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
@@ -140,7 +141,16 @@ impl EvaluationRecord {
             Some(by) => format!("{constraint} is broken by {by}"),
             None => format!("{constraint} is broken"),
         });
-        let all: Vec<String> = self.reason.iter().cloned().chain(broken).collect();
+        let reason = self.reason.as_deref().map(|it| match it {
+            // As earlier versions have kept it.
+            "by its user" => BY_USER,
+            it => it,
+        });
+        let all: Vec<String> = reason
+            .map(str::to_owned)
+            .into_iter()
+            .chain(broken)
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
@@ -311,6 +321,12 @@ pub fn percent(ratio: f64) -> String {
     format!("{sign}{:.1}", percent.abs())
 }
 
+/// A confidence in per cent, without digits that nobody asked for: `95`, `99.17`.
+#[must_use]
+pub fn confidence_percent(confidence: f64) -> f64 {
+    (confidence * 1e4).round() / 100.0
+}
+
 /// A score as a reader takes it: the objective's change against the control, or its value. (The
 /// search minimises scores, so that of an objective to maximise is negated.)
 pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
@@ -321,15 +337,16 @@ pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
     }
 }
 
-/// A number to four significant digits, without zeros at its end. The scripts of the pages have the
-/// same rule, as `digits`.
+/// A measured number to four significant digits, with the zeros at its end: so numbers beside each
+/// other have as many. The scripts of the pages have the same rule, as `digits`.
 ///
 /// ```
-/// assert_eq!(tuner::report::significant(97.5), "97.5");
-/// assert_eq!(tuner::report::significant(-64.4), "−64.4");
+/// assert_eq!(tuner::report::significant(1.02), "1.020");
+/// assert_eq!(tuner::report::significant(-64.4), "−64.40");
 /// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
 /// assert_eq!(tuner::report::significant(98_765.4), "98770");
 /// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
+/// assert_eq!(tuner::report::significant(0.0), "0");
 /// ```
 #[must_use]
 pub fn significant(value: f64) -> String {
@@ -339,9 +356,13 @@ pub fn significant(value: f64) -> String {
     let rest = exact.split('e').next().and_then(|digits| digits.get(5..));
     let is_between = rest.is_some_and(|rest| rest.trim_end_matches('0') == "5");
     let text = format!("{:.3e}", if is_between { size.next_up() } else { size });
-    let text = match text.parse::<f64>() {
+    let exponent = text.split('e').nth(1).and_then(|it| it.parse::<i32>().ok());
+    let text = match (text.parse::<f64>(), exponent) {
         _ if size == 0.0 || !size.is_finite() => size.to_string(),
-        Ok(rounded) if (1e-4..1e6).contains(&size) => rounded.to_string(),
+        (Ok(rounded), Some(exponent)) if (1e-4..1e6).contains(&size) => {
+            let places = usize::try_from(3 - exponent).unwrap_or(0);
+            format!("{rounded:.places$}")
+        }
         _ => text,
     };
     match value < 0.0 {
@@ -539,7 +560,7 @@ mod tests {
         ];
         assert_eq!(
             of(Outcome::Violated, None, &excess).unwrap(),
-            "p99 <= 200 is broken by 25 %"
+            "p99 <= 200 is broken by 25.00 %"
         );
         // Ended early by one that noise may still explain.
         assert_eq!(

@@ -7,7 +7,8 @@ use latency_stats::{Interval, mean_interval};
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
 use crate::report::{
-    ArmResult, EvaluationRecord, Finding, Report, change, score_text, significant,
+    ArmResult, EvaluationRecord, Finding, Report, change, confidence_percent, score_text,
+    significant,
 };
 use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
 
@@ -77,14 +78,13 @@ fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
 
 /// The change with all that it rests on.
 fn evidence(report: &Report, winner: &ArmResult, objective: &str, interval: &Interval) -> String {
-    let percent = |confidence: f64| (confidence * 1e4).round() / 100.0;
     let candidates = report.verification.iter().filter(|arm| arm.is_candidate);
     let candidates = candidates.count();
     let asked = report.spec.verification.confidence;
     let shared = if candidates > 1 && interval.confidence > asked {
         format!(
             ", as {candidates} candidates share the {} % of error that were asked for",
-            percent(1.0 - asked)
+            confidence_percent(1.0 - asked)
         )
     } else {
         String::new()
@@ -92,7 +92,7 @@ fn evidence(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
     format!(
         "{} of {objective} against the control ({} % confidence{shared}, {} fresh runs, {} pairs of blocks)",
         change(interval),
-        percent(interval.confidence),
+        confidence_percent(interval.confidence),
         winner.runs,
         winner.blocks
     )
@@ -129,7 +129,7 @@ pub fn guard_change(guard: &GuardResult) -> String {
     }
 }
 
-/// A difference in its own unit: `0`, `+0.02`, `−3.000e-5`.
+/// A difference in its own unit: `0`, `+0.02000`, `−3.000e-5`.
 fn signed(difference: f64) -> String {
     let size = significant(difference.abs());
     match size.as_str() {

@@ -62,7 +62,7 @@ fn it_follows_the_deploys_and_rolls_back() {
     world.go_on().unwrap();
     let promoted = days_of(&world, "promoted", "");
     assert!(promoted[0] < 1.0, "{promoted:?}");
-    let drifted = days_of(&world, "drift", "the gain");
+    let drifted = days_of(&world, "drift", "The gain");
     assert!(
         drifted.iter().any(|day| (6.4..7.4).contains(day)),
         "{:#?}",
@@ -72,7 +72,7 @@ fn it_follows_the_deploys_and_rolls_back() {
         promoted.iter().any(|day| (6.4..8.4).contains(day)),
         "{promoted:?}"
     );
-    let back = days_of(&world, "rollback", "done");
+    let back = days_of(&world, "rollback", "in force again");
     assert!(
         back.iter().any(|day| (11.4..11.5).contains(day)),
         "{:#?}",
@@ -173,7 +173,7 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     assert!(
         entries[1]
             .text
-            .ends_with("no answer (2 of 3 rounds in a row)"),
+            .ends_with("no answer (2 of 3 rounds in a row)."),
         "{entries:?}"
     );
     // Of the control's side nothing is concluded.
@@ -233,7 +233,10 @@ fn one_hiccup_at_the_end_of_a_round_is_no_end() {
     };
     assert!(until.duration_since(BEGIN).as_secs() <= 12, "{until}");
     let entries = controller.take_entries();
-    assert_eq!(entries[1].text, "the reload failed (2 of 3 in a row)");
+    assert_eq!(
+        entries[1].text,
+        "Not measured: the reload failed (2 of 3 in a row)."
+    );
     let (controller, _) = after(&spec, &[hiccup(), hiccup(), hiccup()]);
     assert_eq!(controller.gives_up(), Some(3));
     assert!(controller.state().promoted.is_some());

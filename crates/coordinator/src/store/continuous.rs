@@ -168,7 +168,10 @@ fn read_entries(database: &mut Database, id: i64, take: usize) -> Result<Vec<Ent
         "SELECT entry FROM entries WHERE experiment = $1 ORDER BY number DESC LIMIT $2",
         &[id.into(), take.into()],
     )?;
-    rows.iter().map(|row| json(&row[0])).collect()
+    let entries = rows.iter().map(|row| json::<Entry>(&row[0]));
+    entries
+        .map(|entry| entry.map(Entry::in_sentences))
+        .collect()
 }
 
 #[cfg(test)]
@@ -263,7 +266,7 @@ mod tests {
                 at: time(5),
             };
             let state = full_state();
-            let entries = [entry("first"), entry("second")];
+            let entries = [entry("First."), entry("Second.")];
             store
                 .keep_continuous(
                     id,
@@ -274,7 +277,7 @@ mod tests {
                 )
                 .unwrap();
             store
-                .keep_continuous(id, &state, Some(&round(2)), &[entry("third")], None)
+                .keep_continuous(id, &state, Some(&round(2)), &[entry("Third.")], None)
                 .unwrap();
             drop(store);
             let store = Store::open(location).unwrap();
@@ -282,7 +285,7 @@ mod tests {
             assert_eq!(store.rounds(id).unwrap(), [round(1), round(2)]);
             assert_eq!(
                 store.entries(id, 2).unwrap(),
-                [entry("third"), entry("second")]
+                [entry("Third."), entry("Second.")]
             );
             assert_eq!(store.experiment(id).unwrap().promotion, Some(promotion));
             let all = store.all_continuous().unwrap();
@@ -317,7 +320,7 @@ mod tests {
                             left: Vec::new(),
                             at: time(5),
                         };
-                        let happened = [entry(&number.to_string())];
+                        let happened = [entry(&format!("{number}."))];
                         let round = round(number);
                         store
                             .keep_continuous(
@@ -334,7 +337,8 @@ mod tests {
                 for reader in [&store, &other].into_iter().cycle() {
                     let moment = reader.moment(id, 1).unwrap();
                     let rounds = moment.state.map_or(0, |state| state.rounds);
-                    let said = moment.entries.first().map(|entry| entry.text.clone());
+                    let said = moment.entries.first();
+                    let said = said.map(|entry| entry.text.trim_end_matches('.').to_owned());
                     let changed = moment.row.promotion.map(|it| it.changed.join(""));
                     let expected = (rounds > 0).then(|| rounds.to_string());
                     assert_eq!((moment.rounds.len(), &said), (rounds, &expected));

@@ -84,9 +84,12 @@ objective = { metric = "latency_p99_us" }
         let entries = store.entries(id, 9).unwrap().into_iter().rev();
         let said: Vec<_> = entries.map(|entry| (entry.kind, entry.text)).collect();
         let expected = [
-            ("verification", "of candidate 1, candidate 2"),
+            (
+                "verification",
+                "The verification of candidate 1, candidate 2 begins.",
+            ),
             ("done", "It is better."),
-            ("failed", "no disk"),
+            ("failed", "No disk."),
         ];
         assert_eq!(
             said,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use serde::Deserialize;
 use tuner::evaluation::{Block, Measurement, Outcome};
+use tuner::experiment::BY_USER;
 use tuner::report::{EvaluationRecord, Failure};
 
 use super::database::{Cell, Database};
@@ -550,11 +551,14 @@ impl Store {
     pub(crate) fn recover(&self) -> Result<Vec<String>, Error> {
         self.change(|database| {
             let recovered = to_recover(database)?;
-            database.batch(
-                "UPDATE evaluations SET outcome = 'killed', reason = 'by its user' \
+            database.execute(
+                "UPDATE evaluations SET outcome = 'killed', reason = $1 \
                    WHERE outcome = 'running' AND is_to_be_killed = 1 \
-                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0);
-                 UPDATE evaluations SET outcome = 'failed', failure = 'lost', \
+                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0)",
+                &[BY_USER.into()],
+            )?;
+            database.batch(
+                "UPDATE evaluations SET outcome = 'failed', failure = 'lost', \
                    reason = 'the coordinator ended while it was measured' WHERE outcome = 'running' \
                    AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0);
                  UPDATE experiments SET state = 'stopped', wish = NULL \

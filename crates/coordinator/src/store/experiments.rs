@@ -704,7 +704,8 @@ impl Store {
         let names = names.join(", ");
         let plan = to_json(&plan)?;
         self.change(|database| {
-            happened(database, id, "verification", &format!("of {names}"))?;
+            let text = format!("The verification of {names} begins.");
+            happened(database, id, "verification", &text)?;
             set(database, id, "plan", plan.into())
         })
     }

@@ -7,10 +7,13 @@ use serde::de::DeserializeOwned;
 
 use crate::reply::Refusal;
 
+/// How a refusal of a body begins. The command line has files in its place, and leaves it out.
+pub const OF_BODY: &str = "the body of the request: ";
+
 /// A body of JSON. What is wrong with one is said in words, with the key and what is allowed.
 pub(crate) fn body<T: DeserializeOwned + JsonSchema>(bytes: &Bytes) -> Result<T, Refusal> {
     let wrong = |why: String| {
-        let why = format!("the body of the request: {why}");
+        let why = format!("{OF_BODY}{why}");
         Refusal::new(StatusCode::BAD_REQUEST, why)
     };
     let keys = || keys_of::<T>().join(", ");
@@ -60,9 +63,7 @@ mod tests {
         let refused = read.err().unwrap();
         assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
         let said = refused.text().to_owned();
-        said.strip_prefix("the body of the request: ")
-            .unwrap()
-            .to_owned()
+        said.strip_prefix(OF_BODY).unwrap().to_owned()
     }
 
     #[test]

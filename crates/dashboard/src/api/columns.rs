@@ -168,6 +168,8 @@ pub(crate) struct Rounds {
     is_broken: Vec<bool>,
     /// The drift tests since they began.
     tests: Vec<tuner::continuous::Evidence>,
+    /// What pages call the series of each test.
+    names: BTreeMap<String, String>,
     /// What happened, oldest first.
     entries: Vec<tuner::continuous::Entry>,
 }
@@ -187,8 +189,15 @@ pub(crate) async fn rounds(State(app): Here, Path(id): Path<String>) -> Reply<Ro
             _ => None,
         };
         let all: Vec<_> = rounds.iter().map(measured).collect();
+        let spec = &moment.row.spec;
+        let names = tests.iter().map(|test| {
+            let name = Unit::in_spec(spec, &test.series).name();
+            (test.series.clone(), name)
+        });
+        let names = names.collect();
         let objective = moment.row.spec.objective;
         Ok(Rounds {
+            names,
             goal: objective.map_or_else(Goal::default, |objective| objective.goal),
             at_ms: rounds
                 .iter()

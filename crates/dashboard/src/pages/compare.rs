@@ -97,7 +97,7 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
         sides.push(Side {
             made: When::ms(summary.created_ms),
             objective: Unit::in_spec(&row.spec, &goal.metric).name(),
-            best: best(coordinator, &summary)?,
+            best: best(&row.spec, &summary),
             verdict: Verdict::of(&row),
             summary,
         });

@@ -7,17 +7,25 @@ use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::Summary;
 use tuner::evaluation::{Block, Order};
+use tuner::experiment::BY_USER;
 use tuner::metrics::lookup;
+use tuner::report::EvaluationRecord;
 use tuner::spec::Spec;
 
 use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
 use crate::api;
+use crate::audit::Entry;
 use crate::format::{self, Compared, When};
+use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
 use crate::units::Unit;
+
+/// So many of the newest entries of an experiment's audit log are searched for who killed an
+/// evaluation.
+const ENTRIES_MAX: usize = 5000;
 
 /// A block, with the objective and the constrained metrics of both sides.
 struct BlockRow {
@@ -88,6 +96,28 @@ fn block_rows(spec: &Spec, blocks: &[Block], metrics: &[String]) -> Vec<BlockRow
     rows.collect()
 }
 
+/// Why it ended as it did. Who killed it is shown to those who may see the audit log.
+fn reason(
+    app: &App,
+    id: i64,
+    record: &EvaluationRecord,
+    visitor: &Visitor,
+) -> Result<String, Error> {
+    let why = record.why().unwrap_or_default();
+    if why != BY_USER || visitor.role < Role::Write {
+        return Ok(why);
+    }
+    let audit = app.audit.last(ENTRIES_MAX, Some(id));
+    let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
+    let is_kill = |it: &Entry| it.action == "kill" && it.evaluation == Some(record.number);
+    let mut kills = audit.entries.into_iter();
+    let who = kills.find(|it| it.refusal.is_none() && is_kill(it));
+    Ok(match who.and_then(|it| it.who) {
+        Some(who) => format!("{who} killed it"),
+        None => why,
+    })
+}
+
 fn evaluation_page(
     app: &App,
     id: i64,
@@ -133,7 +163,7 @@ fn evaluation_page(
             true => "running".into(),
             false => record.outcome.to_string(),
         },
-        reason: record.why().unwrap_or_default(),
+        reason: Names::of(&row.spec).text(&reason(app, id, &record, visitor)?),
         objective: objective.map_or_else(String::new, |it| {
             format::objective(&row.spec, it, &record.blocks)
         }),

@@ -11,10 +11,11 @@ use tuner::spec::Mode;
 
 use super::results::{Look, Results, results};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, best, objective, page, status};
+use super::{Here, Reader, Who, answer, best, objective, page, status, told};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
+use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
@@ -169,6 +170,8 @@ struct ExperimentPage {
     summary: Summary,
     made: When,
     status: String,
+    /// Why it has failed.
+    failure: Option<String>,
     progress: Option<Progress>,
     verdict: Option<Verdict>,
     /// What a shell calls to reach this server.
@@ -198,6 +201,16 @@ struct ExperimentPage {
     source: String,
 }
 
+/// Why an experiment has failed, in a sentence.
+fn failure(summary: &Summary) -> Option<String> {
+    let has_failed = summary.state == ExperimentState::Failed;
+    let why = summary.message.as_ref().filter(|_| has_failed)?;
+    Some(format!(
+        "The experiment failed: {}.",
+        why.trim_end_matches('.')
+    ))
+}
+
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -206,6 +219,15 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let moment = store.moment(id, super::history::EVENTS_MAX)?;
     let always_on = api::continuous(coordinator, &moment)?;
     let row = readers::row(role, moment.row)?;
+    let summary = told(summary, &row.spec);
+    let names = Names::of(&row.spec);
+    let failure = failure(&summary);
+    // The reason of a failure stands where it says what to do.
+    let without_reason = Summary {
+        message: summary.message.clone().filter(|_| failure.is_none()),
+        ..summary.clone()
+    };
+    let status = status(&without_reason, coordinator, role);
     if let Err(refusal) = look.check(&row) {
         return Ok(refusal.into_response());
     }
@@ -239,12 +261,12 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         made: When::ms(summary.created_ms),
         status: match not_restored.is_empty() {
             false => format!(
-                "{}; the rollback could not restore {not_restored}: mend that, and roll back the rest. What is gone for good can be forgotten",
-                status(&summary, coordinator, role),
+                "{status}; the rollback could not restore {not_restored}: mend that, and roll back the rest. What is gone for good can be forgotten"
             ),
-            true => status(&summary, coordinator, role),
+            true => status,
         },
         not_restored,
+        failure,
         progress: progress(coordinator, &row, &summary)?,
         verdict,
         may_promote: match row.promotion.is_some() && role == Role::Write {
@@ -252,7 +274,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             false => Vec::new(),
         },
         command: app.command.clone(),
-        best: best(coordinator, &summary)?,
+        best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
         parameters: row.report.control.0.keys().cloned().collect(),
@@ -271,7 +293,10 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
         always_on: always_on
             .map(|view| readers::lines(role, view.lines))
-            .unwrap_or_default(),
+            .unwrap_or_default()
+            .iter()
+            .map(|line| names.text(line))
+            .collect(),
         history: super::history::of(app, &row, moment.entries, visitor)?,
         source: row.source.clone(),
         remark: row.carries_nothing_over(),

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use tuner::spec::Mode;
 
 use crate::access::{Role, Visitor};
+use crate::actions;
 use crate::api;
 use crate::audit::Entry;
 use crate::format::When;
+use crate::names::Names;
 use crate::readers;
 use crate::server::App;
 
@@ -20,7 +22,9 @@ pub(super) const EVENTS_MAX: usize = 60;
 pub(crate) struct Event {
     at: Timestamp,
     pub(crate) when: When,
+    /// Who did it, or what it is about.
     pub(crate) what: String,
+    /// A sentence; behind a person what that person did.
     pub(crate) detail: String,
     pub(crate) class: &'static str,
 }
@@ -37,35 +41,27 @@ impl Event {
     }
 }
 
-/// Words for what the interface calls its operations, and the store its entries.
-pub(super) fn word(action: &str) -> &str {
-    match action {
-        "create" => "created",
-        "import" => "imported",
-        "delete" => "deleted",
-        "pause-queue" => "queue paused",
-        "resume-queue" => "queue resumed",
-        "make-token" => "token made",
-        "revoke-token" => "token revoked",
-        "sign-in" => "signed in",
-        "sign-out" => "signed out",
-        "pause" => "paused",
-        "resume" => "resumed",
-        "stop" => "stopped",
-        "held" => "waits",
-        "slo" => "constraint",
-        "verify" => "verification requested",
-        "verification" => "verification began",
-        "promote" => "promoted",
-        "rollback" => "rolled back",
-        "forget-rest" | "forgotten" => "rest of the rollback forgotten",
-        "budget" => "budget changed",
-        "enqueue" => "configuration enqueued",
-        "kill" => "evaluation killed",
-        "fork" => "forked",
-        "note" => "note written",
-        "note-evaluation" => "note written",
-        other => other,
+/// Who did something, where that is not shown.
+const SOMEBODY: &str = "A user";
+
+/// A heading for what the store says of an experiment that goes on by itself, and the class that
+/// colours it.
+fn heading(entry: &tuner::continuous::Entry) -> (&'static str, &'static str) {
+    match entry.kind.as_str() {
+        "search" => ("Search", ""),
+        "verification" => ("Verification", ""),
+        "done" => ("Result", ""),
+        "failed" => ("Failure", "bad"),
+        "promoted" => ("Promotion", "good"),
+        "rollback" | "forgotten" => ("Rollback", "bad"),
+        "slo" => ("Constraint", "bad"),
+        "drift" => ("Drift", "open"),
+        "held" => ("Waiting", "open"),
+        "refused" => ("Refusal", "bad"),
+        "changed" => ("Change", "open"),
+        "unmeasured" => ("Measurement", "open"),
+        "measured" => ("Measurement", ""),
+        _ => ("Experiment", ""),
     }
 }
 
@@ -78,12 +74,33 @@ pub(super) fn is_in_entries(entry: &Entry) -> bool {
     }
 }
 
-/// Who rolled a continuous experiment back by hand, of which it has an entry of that time: the
-/// audit log, newest first, has the request before it.
-pub(super) fn who_rolled_back(audit: &[Entry], id: i64, at: Timestamp) -> Option<&str> {
+/// Who asked for what a continuous experiment has an entry of at that time: the audit log, newest
+/// first, has the request before it.
+pub(super) fn who_asked<'a>(
+    audit: &'a [Entry],
+    id: i64,
+    entry: &tuner::continuous::Entry,
+) -> Option<&'a str> {
+    let action = match entry.kind.as_str() {
+        "forgotten" => "forget-rest",
+        _ => "rollback",
+    };
     let mut asked = audit.iter().filter(|it| it.experiment == Some(id));
-    let asked = asked.find(|it| it.action == "rollback" && it.at <= at)?;
+    let asked = asked.find(|it| it.action == action && it.at <= entry.at)?;
     asked.who.as_deref()
+}
+
+/// What an entry of the audit log says that somebody did: `killed evaluation 4.`
+fn done(entry: &Entry) -> String {
+    let past = actions::past(&entry.action);
+    let past = match entry.evaluation {
+        Some(number) => past.replace("an evaluation", &format!("evaluation {number}")),
+        None => past.to_owned(),
+    };
+    match &entry.detail {
+        Some(detail) => format!("{past}: {}.", detail.trim_end_matches('.')),
+        None => format!("{past}."),
+    }
 }
 
 /// The events, newest first, with what happened in the experiment. Who did something is shown to
@@ -99,82 +116,88 @@ pub(crate) fn of(
     let mut events = Vec::new();
     let origin = row
         .parent
-        .map_or_else(String::new, |parent| format!("from experiment {parent}"));
-    let made = if row.report.imported {
-        "imported"
-    } else {
-        "created"
+        .map_or_else(String::new, |parent| format!(" from experiment {parent}"));
+    let made = match row.report.imported {
+        true => "imported",
+        false => "created",
     };
-    events.push(Event::new(ms(row.created_ms), made, origin, ""));
+    let made = format!("The experiment was {made}{origin}.");
+    events.push(Event::new(ms(row.created_ms), "Experiment", made, ""));
     let tally = store.tally(row.id)?;
     let last = match super::experiment::is_active(row.state) {
-        true => "latest evaluation began",
-        false => "last evaluation began",
+        true => "The latest evaluation began.",
+        false => "The last evaluation began.",
     };
     let begins = [
-        (tally.first_ms, "first evaluation began"),
+        (tally.first_ms, "The first evaluation began."),
         (tally.last_ms, last),
     ];
     for (at_ms, what) in begins {
         if let Some(at_ms) = at_ms {
-            events.push(Event::new(ms(at_ms), what, String::new(), ""));
+            events.push(Event::new(ms(at_ms), "Evaluation", what.to_owned(), ""));
         }
-    }
-    // A continuous experiment has an entry for each.
-    let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
-    for promotion in once {
-        let (what, class) = match promotion.left.is_empty() {
-            true => ("promoted configuration in force", "good"),
-            false => ("not restored by the rollback", "bad"),
-        };
-        let changed = promotion.changed.join(", ");
-        events.push(Event::new(promotion.at, what, changed, class));
     }
     let may_see_who = visitor.role == Role::Write;
     let audit = app.audit.last(EVENTS_MAX, Some(row.id));
     let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
     let audit = audit.entries;
+    let mut is_promotion_in_audit = audit.iter().filter(|it| it.refusal.is_none());
+    let is_promotion_in_audit = is_promotion_in_audit.any(|it| it.action == "promote");
+    // A continuous experiment has an entry for each.
+    let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
+    for promotion in once {
+        let changed = promotion.changed.join("; ");
+        let (what, detail, class) = match promotion.left.is_empty() {
+            true if is_promotion_in_audit => continue,
+            true => (
+                "Promotion",
+                format!("The winner came into force: {changed}."),
+                "good",
+            ),
+            false => (
+                "Rollback",
+                format!("The rollback could not restore: {changed}."),
+                "bad",
+            ),
+        };
+        events.push(Event::new(promotion.at, what, detail, class));
+    }
+    let mut is_said_above = row.state == coordinator::store::State::Failed;
     for mut entry in happened {
-        let who = who_rolled_back(&audit, row.id, entry.at).filter(|_| may_see_who);
-        if let (Some(who), Some(rest)) = (who, entry.by_hand()) {
-            entry.text = format!("by {who}{rest}");
+        let (what, class) = heading(&entry);
+        if entry.kind == "failed" && std::mem::take(&mut is_said_above) {
+            entry.text = "The experiment failed. The top of this page says why.".to_owned();
         }
-        let class = match entry.kind.as_str() {
-            "promoted" => "good",
-            "rollback" | "slo" | "refused" | "forgotten" | "failed" => "bad",
-            "drift" | "held" | "changed" | "unmeasured" => "open",
-            _ => "",
+        let event = match entry.by_hand() {
+            Some(rest) => {
+                let who = who_asked(&audit, row.id, &entry).filter(|_| may_see_who);
+                let rest = rest.trim_start().to_owned();
+                Event::new(entry.at, who.unwrap_or(SOMEBODY), rest, class)
+            }
+            None => Event::new(entry.at, what, entry.text, class),
         };
-        let what = match entry.is_begun() {
-            true => "rollback",
-            false => word(&entry.kind),
-        };
-        events.push(Event::new(entry.at, what, entry.text.clone(), class));
+        events.push(event);
     }
     // A continuous experiment has an entry of its own for each rollback and promotion.
     let is_told = |entry: &Entry| row.spec.mode == Mode::Continuous && is_in_entries(entry);
-    let done = audit.into_iter().filter(|entry| entry.refusal.is_none());
-    for entry in done.filter(|entry| !is_told(entry)) {
-        let by = entry.who.filter(|_| may_see_who);
-        let number = entry
-            .evaluation
-            .map(|number| format!("evaluation {number}"));
-        let detail: Vec<String> = [number, entry.detail].into_iter().flatten().collect();
-        let detail = detail.join(", ");
-        let detail = match by {
-            Some(who) if detail.is_empty() => format!("by {who}"),
-            Some(who) => format!("by {who}: {detail}"),
-            None => detail,
-        };
+    let acts = audit.iter().filter(|entry| entry.refusal.is_none());
+    for entry in acts.filter(|entry| !is_told(entry)) {
+        let by = entry.who.as_deref().filter(|_| may_see_who);
         let class = match entry.action.as_str() {
             "promote" => "good",
             "rollback" | "stop" | "kill" | "forget-rest" => "bad",
             _ => "",
         };
-        events.push(Event::new(entry.at, word(&entry.action), detail, class));
+        events.push(Event::new(
+            entry.at,
+            by.unwrap_or(SOMEBODY),
+            done(entry),
+            class,
+        ));
     }
+    let names = Names::of(&row.spec);
     for event in &mut events {
-        event.detail = readers::line(visitor.role, &event.detail);
+        event.detail = names.text(&readers::line(visitor.role, &event.detail));
     }
     events.sort_by_key(|event| std::cmp::Reverse(event.at));
     events.truncate(EVENTS_MAX.max(api::ENTRIES));
@@ -199,9 +222,30 @@ mod tests {
             asked(20, "eve", 2),
             asked(10, "anna", 1),
         ];
-        let at = |second: i64| Timestamp::UNIX_EPOCH.checked_add(second.seconds()).unwrap();
-        assert_eq!(who_rolled_back(&audit, 1, at(31)), Some("bob"));
-        assert_eq!(who_rolled_back(&audit, 1, at(29)), Some("anna"));
-        assert_eq!(who_rolled_back(&audit, 1, at(9)), None);
+        let entry = |second: i64| tuner::continuous::Entry {
+            at: Timestamp::UNIX_EPOCH.checked_add(second.seconds()).unwrap(),
+            kind: "rollback".into(),
+            text: "A user rolled the promotion back.".into(),
+        };
+        assert_eq!(who_asked(&audit, 1, &entry(31)), Some("bob"));
+        assert_eq!(who_asked(&audit, 1, &entry(29)), Some("anna"));
+        assert_eq!(who_asked(&audit, 1, &entry(9)), None);
+    }
+
+    #[test]
+    fn what_somebody_did_is_a_sentence() {
+        let mut entry = Entry::new("kill", Some("anna"), None, 200);
+        assert_eq!(done(&entry), "killed an evaluation.");
+        entry.evaluation = Some(4);
+        assert_eq!(done(&entry), "killed evaluation 4.");
+        entry.action = "note-evaluation".into();
+        entry.detail = Some("12 characters".into());
+        assert_eq!(
+            done(&entry),
+            "changed the note on evaluation 4: 12 characters."
+        );
+        // One of another version.
+        entry.action = "shuffle".into();
+        assert_eq!(done(&entry), "shuffle: 12 characters.");
     }
 }

@@ -9,7 +9,7 @@ use coordinator::store::Summary;
 use tuner::report::score_text;
 use tuner::spec::Mode;
 
-use super::history::{is_in_entries, who_rolled_back};
+use super::history::{is_in_entries, who_asked};
 use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, objective, page};
 use crate::access::{Role, Visitor};
@@ -95,7 +95,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
                     _ => continue,
                 };
                 let by = match entry.by_hand() {
-                    Some(_) => who_rolled_back(&audit, id, entry.at)
+                    Some(_) => who_asked(&audit, id, &entry)
                         .filter(|_| may_write)
                         .unwrap_or("a user"),
                     None => "the experiment itself",

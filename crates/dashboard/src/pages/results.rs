@@ -14,6 +14,7 @@ use tuner::spec::{ObjectiveSpec, Spec};
 use crate::access::Role;
 use crate::api::OUTCOMES;
 use crate::format::{self, When};
+use crate::names::Names;
 use crate::readers;
 use crate::reply::Refusal;
 use crate::units::Unit;
@@ -105,12 +106,14 @@ impl Look {
     /// # Errors
     /// A column or an order that it does not have, with those that it has.
     pub(super) fn check(&self, row: &ExperimentRow) -> Result<(), Refusal> {
-        let all = choices(row, self);
+        let all = choices(row, self, false);
         let all: Vec<&str> = all.iter().map(|choice| choice.key.as_str()).collect();
         let parameters = all.iter().filter(|key| key.starts_with("p:"));
         let sorted: Vec<&str> = SORTED.iter().chain(parameters).copied().collect();
         one_of("sort", Some(&self.sort), &sorted)?;
-        for key in &self.columns {
+        // What this experiment has nothing for, others have.
+        let is_common = |key: &str| COLUMNS.iter().any(|(known, ..)| *known == key);
+        for key in self.columns.iter().filter(|key| !is_common(key)) {
             one_of("column", Some(key), &all)?;
         }
         Ok(())
@@ -348,6 +351,7 @@ struct Cells<'a> {
     spec: &'a Spec,
     objective: &'a ObjectiveSpec,
     control: &'a Configuration,
+    names: &'a Names<'a>,
 }
 
 impl Cells<'_> {
@@ -374,7 +378,7 @@ impl Cells<'_> {
                 let values: Vec<f64> = values.collect();
                 let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
                 let shown =
-                    (!values.is_empty()).then(|| Unit::in_spec(self.spec, metric).text(mean));
+                    (!values.is_empty()).then(|| Unit::in_spec(self.spec, metric).mean(mean));
                 return number(shown.unwrap_or_default());
             }
             _ => {}
@@ -391,7 +395,7 @@ impl Cells<'_> {
             },
             "objective" => number(self.objective()),
             "configuration" => text(difference(&record.configuration, self.control)),
-            "limits" => text(self.limits()),
+            "limits" => text(self.names.text(&self.limits())),
             "took" if self.row.is_running => number(String::new()),
             "took" => number(format::duration(record.duration_s)),
             "began" => number(
@@ -399,7 +403,7 @@ impl Cells<'_> {
                     .started_ms
                     .map_or_else(String::new, |at_ms| When::ms(at_ms).to_string()),
             ),
-            "reason" => text(record.why().unwrap_or_default()),
+            "reason" => text(self.names.text(&record.why().unwrap_or_default())),
             "host" => text(record.host.clone().unwrap_or_default()),
             "note" => text(record.note.clone().unwrap_or_default()),
             _ => Shown::default(),
@@ -448,10 +452,17 @@ pub(super) fn metrics(row: &ExperimentRow) -> Vec<String> {
     names
 }
 
-fn choices(row: &ExperimentRow, look: &Look) -> Vec<Choice> {
+/// The columns to choose from. Reasons are shown where a row has one; a specification without
+/// constraints has no column for them.
+fn choices(row: &ExperimentRow, look: &Look, has_reasons: bool) -> Vec<Choice> {
+    let can_break = !row.spec.constraints.is_empty();
     let common = COLUMNS
         .iter()
-        .map(|(key, label, is_shown)| ((*key).to_owned(), (*label).to_owned(), *is_shown));
+        .filter(|(key, ..)| can_break || *key != "limits")
+        .map(|(key, label, is_shown)| {
+            let is_shown = *is_shown || has_reasons && *key == "reason";
+            ((*key).to_owned(), (*label).to_owned(), is_shown)
+        });
     let parameters = row.report.control.0.keys();
     let parameters = parameters.map(|name| (format!("p:{name}"), name.clone(), false));
     let metrics = metrics(row).into_iter();
@@ -541,7 +552,9 @@ pub(super) fn results(
     let control = &row.report.control;
     let (found, matching, of) = find(store, row.id, look, control, role)?;
     let objective = super::objective(row);
-    let columns = choices(row, look);
+    let mut records = found.iter().map(|(_, found)| &found.record);
+    let has_reasons = records.any(|record| record.reason.is_some());
+    let columns = choices(row, look, has_reasons);
     let shown: Vec<&Choice> = columns.iter().filter(|choice| choice.is_chosen).collect();
     let name = Unit::in_spec(&row.spec, &objective.metric).name();
     let heads = shown.iter().map(|choice| {
@@ -554,6 +567,7 @@ pub(super) fn results(
     });
     let heads = heads.collect();
     let marks = marks(row);
+    let names = Names::of(&row.spec);
     let needs_blocks = shown
         .iter()
         .any(|choice| choice.key == "objective" || choice.key.starts_with("m:"));
@@ -571,6 +585,7 @@ pub(super) fn results(
             spec: &row.spec,
             objective: &objective,
             control,
+            names: &names,
         };
         rows.push(Row {
             number: record.number,

@@ -5,6 +5,7 @@ use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::report::{AGAINST_MEANS, ArmResult, Finding, change};
 
 use crate::format::interval;
+use crate::names::Names;
 use crate::units::{Unit, digits};
 
 /// A row of the card: what, how it turned out, and the class that colours the word.
@@ -60,6 +61,7 @@ impl Verdict {
             named.or_else(|| winner.ratios.get(&objective.metric))
         });
         let means = winner.and_then(|winner| winner.means.get(&objective.metric));
+        let names = Names::of(&row.spec);
         let mut lines = Vec::new();
         for constraint in winner.iter().flat_map(|winner| &winner.constraints) {
             let (word, class) = match constraint.verdict {
@@ -79,9 +81,10 @@ impl Verdict {
                     true => change(it),
                     false => interval(&Unit::in_spec(&row.spec, metric), it),
                 });
+            let told = names.text(&constraint.constraint);
             let what = match measured {
-                Some(measured) => format!("{}: {measured}", constraint.constraint),
-                None => constraint.constraint.clone(),
+                Some(measured) => format!("{told}: {measured}"),
+                None => told,
             };
             lines.push(Line { what, word, class });
         }
@@ -121,13 +124,13 @@ impl Verdict {
         Some(Self {
             class,
             title,
-            sentence: report.sentence.clone(),
+            sentence: names.text(&report.sentence),
             objective: unit.name(),
             change: ratio.map_or_else(String::new, change),
             contrast: winner
                 .is_some_and(|winner| winner.is_against_means(&objective.metric))
                 .then_some(AGAINST_MEANS),
-            means: means.map(|(control, arm)| (unit.text(*control), unit.text(*arm))),
+            means: means.map(|(control, arm)| (unit.mean(*control), unit.mean(*arm))),
             lines,
             settings: report.settings.clone(),
             control: control.collect(),

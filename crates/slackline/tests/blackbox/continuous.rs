@@ -188,7 +188,10 @@ fn killed_at_any_moment_it_measures_promotes_and_rolls_back_once() {
         entries.iter().filter(is_it).count()
     };
     assert_eq!(
-        (count("promoted", ""), count("rollback", "done")),
+        (
+            count("promoted", ""),
+            count("rollback", "The control's configuration is in force again")
+        ),
         (1, 1),
         "{shown:#}"
     );
@@ -273,7 +276,7 @@ fn what_the_service_no_longer_accepts_is_rolled_back_after_a_kill() {
     std::fs::write(toy.path("refuses"), "").unwrap();
     std::fs::remove_file(toy.path("refuses-all")).unwrap();
     let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
-    assert_eq!(said(&shown, "rollback", "done"), 1, "{shown:#}");
+    assert_eq!(said(&shown, "rollback", "in force again"), 1, "{shown:#}");
     server.does(&["stop", &id.to_string()]).with_code(0);
     server.wait_for(id, &["stopped"]);
     assert_eq!(read(&toy, "live"), FIRST);
@@ -312,7 +315,11 @@ fn a_rollback_that_is_refused_after_a_kill_leaves_what_is_promoted_on_record() {
     server.does(&["rollback", &number_of_it]).with_code(0);
     let shown = server.get(&format!("/experiments/{id}"));
     assert_eq!(shown["promotion"], Value::Null);
-    assert_eq!(said(&shown, "rollback", "by its user"), 1, "{shown:#}");
+    assert_eq!(
+        said(&shown, "rollback", "A user rolled the promotion back"),
+        1,
+        "{shown:#}"
+    );
     assert_eq!(shown["continuous"]["promoted"], Value::Null, "{shown:#}");
     server.does(&["resume", &number_of_it]).with_code(0);
     let rounds = number(&shown, "rounds");
@@ -341,7 +348,7 @@ fn a_reload_that_fails_once_at_the_end_of_a_round_does_not_end_the_watch() {
     });
     assert_eq!(shown["state"], "running");
     assert_eq!(
-        said(&shown, "unmeasured", "(1 of 3 in a row)"),
+        said(&shown, "unmeasured", "(1 of 3 in a row)."),
         1,
         "{shown:#}"
     );
@@ -349,7 +356,7 @@ fn a_reload_that_fails_once_at_the_end_of_a_round_does_not_end_the_watch() {
     std::fs::write(toy.path("always"), "").unwrap();
     let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
     assert_eq!(
-        said(&shown, "unmeasured", "(3 of 3 in a row)"),
+        said(&shown, "unmeasured", "(3 of 3 in a row)."),
         1,
         "{shown:#}"
     );
@@ -449,7 +456,7 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     let of_first = format!("<strong>promoted</strong>: <a href=\"/experiments/{first}\">");
     assert_eq!(past.matches(&of_first).count() as u64, promotions, "{past}");
     let page = crate::rollback::html(&server, &format!("/experiments/{first}"));
-    let listed = page.matches("<strong>promoted</strong>").count() as u64;
+    let listed = page.matches("<strong>Promotion</strong>").count() as u64;
     assert_eq!(listed, promotions, "{page}");
     let second: i64 = server
         .does(&["fork", &first.to_string()])

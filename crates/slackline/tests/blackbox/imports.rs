@@ -157,6 +157,14 @@ fn what_no_experiment_has_is_refused_with_its_line_and_key() {
         let is_there = of_line.contains(&format!("{last:?}")) || of_line.contains(&long);
         assert!(is_there, "{pointer}: line {line} is {of_line}");
     }
+    // Who imports a file knows of no request.
+    for text in ["[1]", "{\"a\": 1}", "{}", "name = \"toml\""] {
+        let file = toy.path("none.json");
+        std::fs::write(&file, text).unwrap();
+        let path = file.to_str().unwrap();
+        let said = server.does(&["import", path]).with_code(2).stderr;
+        assert!(said.contains(path) && !said.contains("body"), "{said}");
+    }
     assert_eq!(server.get("/experiments"), json!([]));
     // The bounds leave room for what is real.
     let file = written(&toy, &report);

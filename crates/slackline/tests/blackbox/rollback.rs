@@ -585,7 +585,7 @@ fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
         "{audit}"
     );
     let after = page();
-    assert!(after.contains("rest of the rollback forgotten"), "{after}");
+    assert!(after.contains("forgot the rest of the rollback"), "{after}");
     assert!(!after.contains("verb-forget"), "{after}");
     server.does(&["delete", &text]).with_code(0);
 }
@@ -635,4 +635,29 @@ fn a_time_limit_goes_only_where_somebody_says_so() {
     assert_eq!(put(both), 422);
     budget(&["--no-wall-time"]).saying(&["without a time limit"]);
     assert!(limit().is_null());
+}
+
+/// Somebody has killed this evaluation and paused its experiment, which has no constraints.
+pub(crate) fn pages_tell_who_did_what(server: &Server<'_>, id: i64, killed: u64) {
+    let page = |path: &str| html(server, path);
+    let shown = page(&format!("/experiments/{id}"));
+    let kill = format!("<strong>owner</strong> killed evaluation {killed}.");
+    for part in [
+        "<strong>owner</strong> paused the experiment.",
+        kill.as_str(),
+        ">Reason</th>",
+        ">a user killed it</td>",
+        "The experiment was created.",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("Constraints broken"), "{shown}");
+    let evaluation = page(&format!("/experiments/{id}/evaluations/{killed}"));
+    assert!(evaluation.contains("owner killed it"), "{evaluation}");
+    // A refusal is called as what was done.
+    let again = server.does(&["kill", &id.to_string(), &killed.to_string()]);
+    again.with_code(2);
+    let audit = page("/audit");
+    assert_eq!(audit.matches(">kill an evaluation</td>").count(), 2);
+    assert!(audit.contains(">pause an experiment</td>"), "{audit}");
 }

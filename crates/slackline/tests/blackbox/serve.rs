@@ -375,8 +375,9 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     let ended = server.get(&format!("/experiments/{id}/evaluations/{first}"));
     assert_eq!(
         (&ended["outcome"], &ended["reason"]),
-        (&json!("killed"), &json!("by its user"))
+        (&json!("killed"), &json!("a user killed it"))
     );
+    crate::rollback::pages_tell_who_did_what(&server, id, first);
     assert_eq!(toy.knob(), FIRST, "nothing is changed while it waits");
     let done = paused["evaluations"].as_u64().unwrap();
 
@@ -563,6 +564,9 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     let failed = server.wait_for(id, &["failed"]);
     let message = failed["message"].as_str().unwrap();
     assert!(message.contains("3 times in a row"), "{message}");
+    // It stands where its user is told what to do, and nowhere else.
+    let page = crate::rollback::html(&server, &format!("/experiments/{id}"));
+    assert_eq!(page.matches("3 times in a row").count(), 1, "{page}");
     let text = id.to_string();
     server
         .does(&["verify", &text])

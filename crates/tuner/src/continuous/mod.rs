@@ -212,7 +212,7 @@ impl Controller {
     pub fn rolled_back_by_hand(&mut self, now: Timestamp, changed: &Changed) {
         if self.state.promoted.is_none() {
             // What an earlier rollback could not restore.
-            self.say_rolled_back(now, "the rest, by its user", changed);
+            self.say_rolled_back(now, state::REST_BY_HAND, changed);
             return;
         }
         self.rolled_back(now, state::BY_HAND, changed);
@@ -226,7 +226,7 @@ impl Controller {
     pub fn forgot_rest(&mut self, now: Timestamp) {
         let left = std::mem::take(&mut self.state.left);
         if !left.is_empty() {
-            let text = format!("by its user; left as it is: {}", left.join(", "));
+            let text = format!("{}: {}", state::FORGOTTEN, left.join(", "));
             self.say(now, "forgotten", text);
         }
     }
@@ -241,11 +241,11 @@ impl Controller {
     fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
         let mut text = how.to_owned();
         if !changed.done.is_empty() {
-            text += &format!(" ({})", changed.done.join("; "));
+            text += &format!(". Done: {}", changed.done.join("; "));
         }
         self.state.left = changed.left.iter().map(ToString::to_string).collect();
         if !self.state.left.is_empty() {
-            text += &format!("; LEFT AS IT WAS: {}", self.state.left.join(", "));
+            text += &format!(". NOT RESTORED: {}", self.state.left.join(", "));
         }
         self.say(now, "rollback", text);
     }
@@ -352,7 +352,7 @@ impl Controller {
         self.entries.push(Entry {
             at,
             kind: kind.to_owned(),
-            text: text.into(),
+            text: state::sentence(&text.into()),
         });
     }
 
@@ -360,7 +360,7 @@ impl Controller {
     fn hold(&mut self, now: Timestamp, why: Option<String>) {
         if self.state.held != why {
             if let Some(why) = &why {
-                self.say(now, "held", why.clone());
+                self.say(now, "held", state::held(why));
             }
             self.state.held = why;
         }
@@ -418,7 +418,7 @@ impl Controller {
     fn begin_search(&mut self, now: Timestamp) -> Task {
         if self.state.searching.is_none() {
             let reason = self.state.due.clone().unwrap_or_default();
-            self.say(now, "search", format!("begins: {reason}"));
+            self.say(now, "search", format!("a search begins: {reason}"));
             self.state.searching = Some(Searching {
                 since: now,
                 from: self.state.evaluated,
@@ -474,16 +474,13 @@ impl Controller {
                     self.state.breaks = 0;
                     if !measured.broken_by_both.is_empty() {
                         let which = measured.broken_by_both.join("; ");
-                        self.say(
-                            now,
-                            "slo",
-                            format!("the control breaks it as much: {which}; no rollback"),
-                        );
+                        let text = format!("no rollback: the control breaks it as much: {which}");
+                        self.say(now, "slo", text);
                     }
                 } else if round.of_promoted {
                     let which = measured.broken.join("; ");
                     let why = format!("a constraint is broken: {which}");
-                    self.broke(now, &format!("broken: {which}"), why, measured.excess);
+                    self.broke(now, why, measured.excess);
                 }
                 // Repeats of a bad moment are no independent rounds.
                 round.counts = self.state.breaks == 0;
@@ -494,14 +491,15 @@ impl Controller {
                 // Soon: until a round ends well, it is open what is in force.
                 self.state.next_round = after(now, every_s.min(AGAIN_S as f64));
                 let row = format!("{} of {UNSETTLED_MAX} in a row", self.state.unsettled);
-                self.say(now, "unmeasured", format!("{reason} ({row})"));
+                self.say(now, "unmeasured", format!("not measured: {reason} ({row})"));
             }
             Seen::Strayed(what) => {
                 self.state.unmeasured += 1;
                 if self.state.strayed.as_ref() != Some(what) {
                     let then =
                         "Restore it, or roll back. Until then no round, search or promotion begins";
-                    self.say(now, "changed", format!("outside Slackline: {what}. {then}"));
+                    let text = format!("changed outside Slackline: {what}. {then}");
+                    self.say(now, "changed", text);
                     self.state.strayed = Some(what.clone());
                 }
             }
@@ -509,7 +507,7 @@ impl Controller {
                 self.say(
                     now,
                     "changed",
-                    format!("the host has been started again: {what}; put back"),
+                    format!("the host has been started again: {what}. Slackline has put it back"),
                 );
                 if let Some(promoted) = &mut self.state.promoted {
                     promoted.host = None;
@@ -519,15 +517,14 @@ impl Controller {
             Seen::OneSided(reason) if round.of_promoted => {
                 self.state.unmeasured += 1;
                 let what = "what is promoted cannot be measured, and the control can";
-                let what = format!("{what}: {reason}");
-                self.broke(now, &what, what.clone(), DRIFT_SD_MIN);
+                self.broke(now, format!("{what}: {reason}"), DRIFT_SD_MIN);
             }
             Seen::Unmeasured(reason) | Seen::OneSided(reason) => {
                 if self.state.unmeasured == 0 {
                     self.say(
                         now,
                         "unmeasured",
-                        format!("{reason}; nothing is concluded from it"),
+                        format!("not measured: {reason}. Nothing is concluded from it"),
                     );
                 }
                 self.state.unmeasured += 1;
@@ -546,14 +543,14 @@ impl Controller {
     }
 
     /// A round that speaks against what is promoted. The others of the row follow at once.
-    fn broke(&mut self, now: Timestamp, text: &str, why: String, excess: f64) {
+    fn broke(&mut self, now: Timestamp, why: String, excess: f64) {
         self.state.breaks += 1;
         self.state.next_round = now;
         let (breaks, of) = (self.state.breaks, self.rules.slo_rounds);
         self.say(
             now,
             "slo",
-            format!("{text} ({breaks} of {of} rounds in a row)"),
+            format!("{why} ({breaks} of {of} rounds in a row)"),
         );
         if breaks >= of {
             self.doubt(excess);
@@ -688,7 +685,7 @@ impl Controller {
                 self.say(
                     now,
                     "search",
-                    format!("failed: {reason}; tried again later"),
+                    format!("the search failed: {reason}. Slackline tries again later"),
                 );
                 self.state.not_before = after(now, self.rules.round_every_s);
                 if is_unsettled {
@@ -733,7 +730,8 @@ impl Controller {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = score_text(candidate.gain, &self.rules.objective);
                 let done = changed.done.join(", ");
-                self.say(now, "promoted", format!("{done} ({gain} when verified)"));
+                let text = format!("in force: {done}. The gain was {gain} when verified");
+                self.say(now, "promoted", text);
                 self.state.left.clear();
                 self.state.promotions += 1;
                 self.state.search_again = None;
@@ -747,7 +745,7 @@ impl Controller {
                 self.state.is_search_wanted_after_rollback = true;
             }
             (Acting::RollBack(reason), Ok(changed)) => {
-                let how = "done: the control's configuration is in force";
+                let how = "the control's configuration is in force again";
                 self.rolled_back(now, how, &changed);
                 if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
                     self.state
@@ -758,7 +756,8 @@ impl Controller {
                 }
             }
             (Acting::Promote(_), Err(reason)) => {
-                self.say(now, "refused", format!("the promotion: {reason}"));
+                let text = format!("the promotion was refused: {reason}");
+                self.say(now, "refused", text);
                 self.state.next_round = now;
                 if self.state.promoted.is_none() {
                     self.search_later(now);
@@ -769,7 +768,7 @@ impl Controller {
                 self.say(
                     now,
                     "refused",
-                    format!("the rollback: {reason}; it is tried again"),
+                    format!("the rollback was refused: {reason}. Slackline tries again"),
                 );
                 self.state.acting = Some(acting);
                 self.state.not_before = after(now, AGAIN_S as f64);

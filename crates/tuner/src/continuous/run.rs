@@ -218,7 +218,7 @@ impl Controller {
         self.state.changes.pop();
         self.state.not_before = after(now, self.rules.round_every_s);
         if is_new {
-            self.say(now, "held", why);
+            self.say(now, "held", super::state::held(why));
         }
         self.state.held = Some(why.to_owned());
     }

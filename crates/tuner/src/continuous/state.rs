@@ -287,11 +287,39 @@ pub struct Entry {
     pub text: String,
 }
 
-/// How the words of a rollback begin that is begun.
-pub(super) const BEGINS: &str = "begins: ";
+/// A text that begins like a sentence and ends like one.
+pub(crate) fn sentence(text: &str) -> String {
+    let mut letters = text.trim_end_matches('.').chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).chain(['.']).collect(),
+        None => String::new(),
+    }
+}
 
-/// How the words of a rollback begin that somebody asked for.
-pub(super) const BY_HAND: &str = "by its user";
+/// Why a search or a promotion waits.
+pub(super) fn held(why: &str) -> String {
+    format!("a change waits: {why}")
+}
+
+/// How the words of a rollback begin that is begun, and of a search or a rollback in earlier
+/// versions.
+pub(super) const BEGINS: &str = "A rollback begins: ";
+const BEGINS_EARLIER: &str = "begins: ";
+
+/// Who did what somebody asked for: the name of the user can stand in its place.
+const USER: &str = "A user";
+
+/// How the words begin of what somebody asked for.
+pub(super) const BY_HAND: &str = "A user rolled the promotion back";
+pub(super) const REST_BY_HAND: &str = "A user rolled back what the last rollback had left";
+pub(super) const FORGOTTEN: &str = "A user forgot the rest of the rollback, which stays as it is";
+
+/// The same, as earlier versions have written it.
+const EARLIER: [(&str, &str); 3] = [
+    ("by its user; left as it is", FORGOTTEN),
+    ("by its user", BY_HAND),
+    ("the rest, by its user", REST_BY_HAND),
+];
 
 impl Entry {
     /// Whether it says of a promotion or rollback, done, that nobody asked for.
@@ -304,17 +332,40 @@ impl Entry {
         }
     }
 
-    /// What is said of a rollback that somebody asked for, after the words for who it was.
+    /// What is said of something that somebody asked for, behind the words for who it was: ` rolled
+    /// the promotion back.`
     #[must_use]
     pub fn by_hand(&self) -> Option<&str> {
-        let text = self.text.strip_prefix(BY_HAND);
-        text.filter(|_| self.kind == "rollback")
+        let is_of_user = matches!(self.kind.as_str(), "rollback" | "forgotten");
+        self.text.strip_prefix(USER).filter(|_| is_of_user)
     }
 
     /// It is a rollback that begins: another entry says how it ended.
     #[must_use]
     pub fn is_begun(&self) -> bool {
         self.kind == "rollback" && self.text.starts_with(BEGINS)
+    }
+
+    /// The entry in whole sentences. Earlier versions have kept less.
+    #[must_use]
+    pub fn in_sentences(self) -> Self {
+        let was = self.text.as_str();
+        let begun = was.strip_prefix(BEGINS_EARLIER);
+        let earlier = EARLIER.iter().find(|(begin, _)| was.starts_with(begin));
+        let text = match (self.kind.as_str(), begun, earlier) {
+            ("rollback" | "forgotten", _, Some((begin, now))) => was.replacen(begin, now, 1),
+            ("rollback", Some(why), _) => format!("{BEGINS}{why}"),
+            ("search", Some(why), _) => format!("a search begins: {why}"),
+            ("held", ..) if !was.ends_with('.') => held(was),
+            ("verification", ..) if was.starts_with("of ") => {
+                format!("the verification {was} begins")
+            }
+            _ => was.to_owned(),
+        };
+        Self {
+            text: sentence(&text),
+            ..self
+        }
     }
 }
 
@@ -374,4 +425,82 @@ pub struct Measured {
     pub broken: Vec<String>,
     /// Constraints that the control broke by as much.
     pub broken_by_both: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_earlier_versions_kept_is_told_as_it_is_now() {
+        let entry = |kind: &str, text: &str| Entry {
+            at: Timestamp::UNIX_EPOCH,
+            kind: kind.into(),
+            text: text.into(),
+        };
+        for (kind, text, told, by_hand) in [
+            (
+                "rollback",
+                "by its user (x = 1)",
+                "A user rolled the promotion back (x = 1).",
+                true,
+            ),
+            (
+                "rollback",
+                "the rest, by its user",
+                "A user rolled back what the last rollback had left.",
+                true,
+            ),
+            (
+                "forgotten",
+                "by its user; left as it is: a",
+                "A user forgot the rest of the rollback, which stays as it is: a.",
+                true,
+            ),
+            (
+                "rollback",
+                "begins: it is worse",
+                "A rollback begins: it is worse.",
+                false,
+            ),
+            (
+                "search",
+                "begins: it is due",
+                "A search begins: it is due.",
+                false,
+            ),
+            (
+                "held",
+                "an alert fires (1 series)",
+                "A change waits: an alert fires (1 series).",
+                false,
+            ),
+            (
+                "held",
+                "A change waits: an alert fires.",
+                "A change waits: an alert fires.",
+                false,
+            ),
+            (
+                "verification",
+                "of candidate 1",
+                "The verification of candidate 1 begins.",
+                false,
+            ),
+            (
+                "slo",
+                "the constraints hold again",
+                "The constraints hold again.",
+                false,
+            ),
+        ] {
+            let entry = entry(kind, text).in_sentences();
+            assert_eq!(entry.text, told);
+            assert_eq!(entry.clone().in_sentences(), entry);
+            assert_eq!(entry.by_hand().is_some(), by_hand, "{text}");
+            let is_rollback = kind == "rollback";
+            assert_eq!(entry.is_begun(), is_rollback && !by_hand, "{text}");
+            assert!(!entry.is_own_act(), "{text}");
+        }
+    }
 }

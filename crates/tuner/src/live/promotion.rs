@@ -17,8 +17,9 @@ use crate::target::{Instance, Side};
 /// What a promotion or a rollback has changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// What it has put in force, in words, and where copies of what somebody else had written there
-    /// are kept.
+    /// Of a promotion what it has put in force, each with its value (`vm.swappiness = 10`, `file
+    /// /etc/app.conf`, `apply step systemctl reload app`), and the copies of what files held
+    /// before. Of a rollback what it has done.
     pub done: Vec<String>,
     /// Of a rollback: what it could not restore.
     pub left: Vec<Left>,
@@ -99,10 +100,15 @@ impl Live<'_> {
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
             let files = self.spec.target.files.iter();
-            changed.done.extend(files.map(|file| file.path.clone()));
+            changed
+                .done
+                .extend(files.map(|file| format!("file {}", file.path)));
         }
         if self.tell_service(&instance)? {
-            changed.done.push("the apply steps".to_owned());
+            let told = instance.reapply(self.spec).map_err(refused)?;
+            let steps = told.steps.iter();
+            let steps = steps.map(|step| format!("apply step {}", step.in_words()));
+            changed.done.extend(steps);
         }
         if changed.done.is_empty() {
             return Ok(changed);
@@ -116,7 +122,7 @@ impl Live<'_> {
         let former = self.journal.promote_all()?;
         changed.done.extend(former.iter().map(|former| {
             let (path, kept) = (former.path.display(), former.kept.display());
-            format!("{path} as it was before is kept in {kept}")
+            format!("copy of {path} as it was before, {kept}")
         }));
         Reapply::forget(&self.state_dir);
         Ok(changed)

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::{Settings, Space};
+use bayes_opt::{Settings, Space, readable};
 use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
@@ -245,7 +245,8 @@ const WALL_TIME_MIN: RangeInclusive<f64> = 0.01..=1e7;
 pub fn check_wall_time(minutes: f64) -> Result<(), String> {
     let (least, most) = (WALL_TIME_MIN.start(), WALL_TIME_MIN.end());
     let why = format!(
-        "must be a number of minutes from {least} (0.6 seconds) to {most} (19 years), not {minutes:?}"
+        "must be a number of minutes from {least} (0.6 seconds) to {most} (19 years), not {}",
+        readable(minutes)
     );
     WALL_TIME_MIN.contains(&minutes).then_some(()).ok_or(why)
 }
@@ -688,13 +689,8 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
             Ok(())
         } else {
-            Err(source.error(
-                key,
-                format!(
-                    "{value} must be {}",
-                    if zero { "0 or more" } else { "above 0" }
-                ),
-            ))
+            let least = if zero { "0 or more" } else { "above 0" };
+            Err(source.error(key, format!("{} must be {least}", readable(value))))
         }
     };
     let time = |key: &str, value: f64, zero: bool| {
@@ -708,7 +704,7 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         if value > 0.0 && value < TIME_MIN_S {
             let none = if zero { "0, or " } else { "" };
             let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
-            return Err(source.error(key, format!("{value:?} must be {least}")));
+            return Err(source.error(key, format!("{} must be {least}", readable(value))));
         }
         Ok(())
     };

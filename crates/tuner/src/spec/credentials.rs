@@ -58,6 +58,8 @@ enum Next {
     Unknown,
     /// A secret.
     Secret,
+    /// A secret, unless it is an option: then the one behind it.
+    Argument,
     /// A secret if it may be the value of such a name.
     ValueOf(Name),
     /// The credentials of a header, unless it is an option.
@@ -106,10 +108,10 @@ impl Words {
             Next::Unknown => false,
             Next::Secret => true,
             Next::ValueOf(name) => name.has(raw, word),
-            Next::OfScheme => !word.starts_with('-'),
+            Next::Argument | Next::OfScheme => !word.starts_with('-'),
             Next::Printed => !word.contains('%'),
         };
-        if next == Next::Printed {
+        if next == Next::Printed || next == Next::Argument && !is_value {
             self.next = next;
         } else if is_value && matches!(next, Next::ValueOf(_)) && blank::is_scheme(word) {
             self.next = Next::OfScheme;
@@ -127,6 +129,7 @@ impl Words {
                 return std::iter::once(whole.end - length..whole.end).collect();
             }
             Some(Secret::Next) => self.next = Next::Secret,
+            Some(Secret::Argument) => self.next = Next::Argument,
             None => {}
         }
         // `my""sql` is `mysql`, and so is `$(which mysql)`.

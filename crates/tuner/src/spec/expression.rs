@@ -157,11 +157,11 @@ mod tests {
     #[test]
     fn says_how_far_it_is_broken() {
         for (constraint, control, experiment, said) in [
-            ("latency_p99_us <= 1.2 * control", 100.0, 132.0, "10 %"),
-            ("requests_per_s >= control", 100.0, 80.0, "20 %"),
-            ("latency_p99_us <= 200", 100.0, 250.0, "25 %"),
-            ("requests_per_s >= 200", 100.0, 150.0, "25 %"),
-            ("throttled_periods = 0", 0.0, 3.0, "3"),
+            ("latency_p99_us <= 1.2 * control", 100.0, 132.0, "10.00 %"),
+            ("requests_per_s >= control", 100.0, 80.0, "20.00 %"),
+            ("latency_p99_us <= 200", 100.0, 250.0, "25.00 %"),
+            ("requests_per_s >= 200", 100.0, 150.0, "25.00 %"),
+            ("throttled_periods = 0", 0.0, 3.0, "3.000"),
         ] {
             let constraint = MetricConstraint::parse(constraint).unwrap();
             let excess = constraint.excess(control, experiment);

@@ -368,6 +368,41 @@ metric = "m"
     }
 
     #[test]
+    fn a_page_and_an_answer_mask_the_same_of_a_command() {
+        for line in [
+            "openssl enc -k s3cr3t -in a",
+            "openssl req -passin pass:s3cr3t",
+            "vault login s3cr3t",
+            "vault login -no-print s3cr3t",
+            "mysql -ps3cr3t -h db",
+            "curl -su me:s3cr3t http://h/",
+            "redis-cli -a s3cr3t ping",
+            "db --password s3cr3t --port 1",
+            "psql me:s3cr3t@db:5432/a",
+            "sshpass -p s3cr3t ssh h",
+            "env DB_PASSWORD=s3cr3t db",
+            "echo s3cr3t | docker login -u me --password-stdin",
+            "wrk -t2 -c 64 http://127.0.0.1:8080/a",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let spec = serde_json::json!({
+                "workload": { "command": ["sh", "-c", line], "capacity_command": words },
+                "target": { "prepare": [["sh", "-c", format!("set -e\n{line}\nls")]] },
+            });
+            let source = toml::to_string(&spec).unwrap();
+            let page: Value = toml::from_str(&Masks::ForReaders.text(&source)).unwrap();
+            let answer = Masks::ForReaders.value(&spec);
+            assert_eq!(page, answer, "{line}");
+            let is_in_script = |it: &Value| it.to_string().contains("s3cr3t");
+            assert!(!is_in_script(&page["workload"]["command"]), "{page}");
+            assert!(!is_in_script(&page["target"]), "{page}");
+            // What a pipe leads into a command is told in a script alone.
+            let is_in_list = is_in_script(&page["workload"]["capacity_command"]);
+            assert_eq!(is_in_list, line.contains('|'), "{page}");
+        }
+    }
+
+    #[test]
     fn readers_see_no_value_of_a_secret_parameter() {
         let shown = Masks::ForReaders.value(serde_json::json!({
             "configuration": { "db_password": "s3cr3t", "auth_type": "none", "max_tokens": 5 },

@@ -335,6 +335,7 @@ fn check_latency(latency: LatencyMetric<'_>, target: &TargetSpec) -> Result<(), 
     let at = |below: &str| format!("{key}.{below}");
     let percentile = latency.percentile();
     if !(percentile > 0.0 && percentile < 100.0) {
+        let percentile = bayes_opt::readable(percentile);
         let why = format!("{percentile} must be above 0 and below 100");
         return Err((at("percentile"), why));
     }

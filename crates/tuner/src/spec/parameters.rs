@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::{
     Acquisition, Configuration, Kind, LinearConstraint, Parameter, PriorGuess, Settings, Space,
-    SpaceError, Strategy, Value,
+    SpaceError, Strategy, Value, readable,
 };
 use host::{Knob, Roots};
 
@@ -289,12 +289,16 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
                 .high
                 .ok_or(("type", "high is missing".to_owned()))?;
             if !(low.is_finite() && high.is_finite()) || low >= high {
+                let (low, high) = (readable(low), readable(high));
                 return Err(("low", format!("the range is empty: low {low}, high {high}")));
             }
             if log && low <= 0.0 {
                 return Err((
                     "scale",
-                    format!("log needs low above 0, not {low}; name 0 in special instead"),
+                    format!(
+                        "log needs low above 0, not {}; name 0 in special instead",
+                        readable(low)
+                    ),
                 ));
             }
             if parameter
@@ -304,7 +308,7 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             {
                 return Err((
                     "step",
-                    format!("must be above 0 and at most {}", high - low),
+                    format!("must be above 0 and at most {}", readable(high - low)),
                 ));
             }
             if parameter.kind == ParameterType::Float {
@@ -358,7 +362,7 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
 )]
 fn whole(key: &'static str, number: f64) -> Result<i64, FieldError> {
     if number.fract() != 0.0 {
-        return Err((key, format!("{number} is not a whole number")));
+        return Err((key, format!("{} is not a whole number", readable(number))));
     }
     // Beyond it an f64 no longer holds every whole number.
     if number.abs() > 9_007_199_254_740_992.0 {

@@ -5,6 +5,10 @@ pub(super) struct Program {
     names: &'static [&'static str],
     /// The options and commands that hold a secret.
     secrets: &'static [&'static str],
+    /// The commands whose first argument is a secret, behind any options.
+    commands: &'static [&'static str],
+    /// An option behind one dash is a whole word: `-kfile` is not `-k file`.
+    is_option_whole: bool,
     /// A short option takes its value in the same word only: `-px`, while `-p x` asks for it.
     is_value_attached: bool,
     /// Short options without a value, which may stand in one word before the one with a secret.
@@ -20,6 +24,8 @@ const fn program(
     Program {
         names,
         secrets,
+        commands: &[],
+        is_option_whole: false,
         is_value_attached: false,
         flags,
     }
@@ -76,6 +82,22 @@ const PROGRAMS: &[Program] = &[
     program(&["hey"], &["-a", "--a"], ""),
     program(&["oha"], &["-a"], "VhjN"),
     program(&["http", "https"], &["-a"], "FISbdfhjv"),
+    program(&["mosquitto_pub", "mosquitto_sub", "sqlcmd"], &["-P"], ""),
+    program(&["cqlsh", "cqlsh.py"], &["-p"], ""),
+    Program {
+        is_option_whole: true,
+        ..program(
+            &["openssl"],
+            &[
+                "-k", "-K", "-hmac", "-macopt", "-pass", "-passin", "-passout",
+            ],
+            "",
+        )
+    },
+    Program {
+        commands: &["login", "lookup", "unseal", "unwrap"],
+        ..program(&["vault", "bao"], &[], "")
+    },
 ];
 
 /// Where the secret of an option is.
@@ -84,6 +106,8 @@ pub(super) enum Secret {
     Attached(usize),
     /// The next word.
     Next,
+    /// The next word that is no option.
+    Argument,
 }
 
 /// The program of that name.
@@ -95,6 +119,12 @@ impl Program {
     /// The secret that a word of the program's command line stands for: an option alone (`-p x`),
     /// with its value (`-px`, `--user=x`), or behind options without one (`-vpx`).
     pub(super) fn secret_of(&self, word: &str) -> Option<Secret> {
+        if self.commands.contains(&word) {
+            return Some(Secret::Argument);
+        }
+        if self.is_option_whole {
+            return self.secrets.contains(&word).then_some(Secret::Next);
+        }
         let short = word.strip_prefix('-').filter(|it| !it.starts_with('-'));
         let Some(letters) = short else {
             let (name, value) = match word.split_once('=') {
@@ -137,6 +167,7 @@ mod tests {
             secret.map(|it| match it {
                 Secret::Attached(length) => word[word.len() - length..].to_owned(),
                 Secret::Next => "next".to_owned(),
+                Secret::Argument => "argument".to_owned(),
             })
         };
         for (program, word, secret) in [
@@ -157,6 +188,10 @@ mod tests {
             ("redis-cli", "-ax", Some("x")),
             ("ab", "-kA", Some("next")),
             ("ssh", "-p", None),
+            ("openssl", "-k", Some("next")),
+            ("openssl", "-kfile", None),
+            ("vault", "login", Some("argument")),
+            ("vault", "kv", None),
         ] {
             assert_eq!(of(program, word).as_deref(), secret, "{program} {word}");
         }

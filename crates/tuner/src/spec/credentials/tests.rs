@@ -116,6 +116,21 @@ fn secrets_in_scripts_headers_and_json_are_found() {
         ("ab -kA me:X http://h/", "ab -kA … http://h/"),
         ("curl -dau X", "curl -dau X"),
         (
+            "openssl enc -aes-256-cbc -k X -in a -kfile b",
+            "openssl enc -aes-256-cbc -k … -in a -kfile b",
+        ),
+        (
+            "openssl req -passin pass:X -key k.pem",
+            "openssl req -passin … -key k.pem",
+        ),
+        ("vault login X && ls", "vault login … && ls"),
+        (
+            "vault login -no-print -path=a X; vault kv get a",
+            "vault login -no-print -path=a …; vault kv get a",
+        ),
+        ("cqlsh -u me -p X h", "cqlsh -u me -p … h"),
+        ("mosquitto_pub -P X -p 1883", "mosquitto_pub -P … -p 1883"),
+        (
             "passwords_changed=3 auth_type: none --max-tokens 5",
             "passwords_changed=3 auth_type: none --max-tokens 5",
         ),
