@@ -453,7 +453,10 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     let shown = server.get(&format!("/experiments/{first}"));
     let promotions = number(&shown, "promotions");
     let past = crate::rollback::html(&server, "/promotions");
-    let of_first = format!("<strong>promoted</strong>: <a href=\"/experiments/{first}\">");
+    let of_first = format!(
+        "<a href=\"/experiments/{first}\">{}</a> was <strong>promoted</strong>",
+        shown["name"].as_str().unwrap()
+    );
     assert_eq!(past.matches(&of_first).count() as u64, promotions, "{past}");
     let page = crate::rollback::html(&server, &format!("/experiments/{first}"));
     let listed = page.matches("<strong>Promotion</strong>").count() as u64;
