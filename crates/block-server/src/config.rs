@@ -13,6 +13,7 @@ use crate::addresses;
 use crate::allow::{Allow, RawAllow};
 use crate::cores::{self, Core};
 use crate::number::{Share, Whole};
+use crate::nvme::NAMESPACES;
 use crate::nvme::config::{NvmeSpec, RawNvme};
 pub use crate::place::{ConfigError, NamedFile, Place};
 
@@ -106,6 +107,8 @@ pub struct TenantSpec {
     pub allow: Allow,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
+    /// The number of its NVMe namespace, and where the file has it. `None`: a free one.
+    pub namespace: Option<(u32, Place)>,
     /// Where the tenant stands in the file.
     pub place: Place,
     /// Where its objective stands; without one, as `place`.
@@ -243,6 +246,7 @@ struct RawTenant {
     #[serde(default)]
     allow: RawAllow,
     objective: Option<Spanned<RawObjective>>,
+    namespace: Option<Spanned<Whole<1, { NAMESPACES as u64 }>>>,
 }
 
 #[derive(Deserialize)]
@@ -531,7 +535,12 @@ impl Reader<'_> {
             let text = "a read-only tenant writes nothing: set read_share = 1.0";
             return Err(self.place(objective, "tenant.objective").error(text));
         }
+        let namespace = raw.namespace.as_ref();
         Ok(TenantSpec {
+            namespace: namespace.map(|number| {
+                let place = self.place(number, "tenant.namespace");
+                (number.as_ref().small(), place)
+            }),
             objective: objective.map(|objective| objective.as_ref().objective()),
             objective_place: objective.map_or_else(
                 || place.clone(),
@@ -624,6 +633,7 @@ impl Reader<'_> {
         }
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let mut lines = HashMap::new();
+        let mut numbers = HashMap::new();
         let cores = raw.cores.len();
         let has_client_ca = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         for raw in &raw.tenant {
@@ -634,6 +644,12 @@ impl Reader<'_> {
                     tenant.export
                 );
                 return Err(tenant.place.error(text));
+            }
+            if let Some((number, place)) = &tenant.namespace
+                && let Some(line) = numbers.insert(*number, place.line)
+            {
+                let text = format!("a second namespace {number}; the first is in line {line}");
+                return Err(place.error(text));
             }
             if !devices.iter().any(|device| device.name == tenant.device) {
                 let place = self.place(&raw.as_ref().device, "tenant.device");

@@ -248,6 +248,21 @@ fn what_is_wrong_is_named_with_its_line() {
             .unwrap_err()
             .contains("a second export \"a\"; the first is in line 9")
     );
+    let numbered = format!(
+        "{}\n[[tenant]]\nexport = \"b\"\ndevice = \"ram\"\nnamespace = 7\n",
+        GOOD.replacen("read_only = true", "namespace = 7", 1)
+    );
+    let line = 1 + numbered[..numbered.rfind("namespace").unwrap()]
+        .matches('\n')
+        .count();
+    assert_eq!(
+        parse(&numbered).unwrap_err(),
+        format!("b.toml:{line}: tenant.namespace: a second namespace 7; the first is in line 12")
+    );
+    let distinct = parse(&numbered.replacen("namespace = 7", "namespace = 8", 1)).unwrap();
+    let numbers = distinct.tenants.iter().map(|tenant| &tenant.namespace);
+    let numbers: Vec<u32> = numbers.flatten().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [8, 7]);
     assert!(parse("").unwrap_err().contains("exports nothing"));
     let late = parse(&GOOD.replacen("memory = ", "audit_log = \"a\"\nmemory = ", 1)).unwrap_err();
     assert!(
@@ -353,6 +368,8 @@ fn numbers_out_of_range_are_named_with_their_range() {
         let objective = format!("objective = {{ {numbers} }}");
         GOOD.replacen("read_only = true", &objective, 1)
     };
+    let namespace =
+        |number: &str| GOOD.replacen("read_only = true", &format!("namespace = {number}"), 1);
     let memory = |size: &str| GOOD.replacen("\"64MiB\"", &format!("\"{size}\""), 1);
     let create = |size: &str| {
         let file = format!("path = \"/tmp/d\"\ncreate = \"{size}\"");
@@ -368,6 +385,8 @@ fn numbers_out_of_range_are_named_with_their_range() {
         objective("p95_us = 1, iops = 1, read_share = 0"),
         memory("1TiB"),
         create("8388607TiB"),
+        namespace("1"),
+        namespace("16384"),
     ] {
         parse(&good).unwrap();
     }
@@ -415,6 +434,18 @@ fn numbers_out_of_range_are_named_with_their_range() {
         (
             objective("p95_us = 1, iops = 1, read_share = nan"),
             "b.toml:12: tenant.objective.read_share: NaN is out of range: it must be from 0 to 1",
+        ),
+        (
+            namespace("0"),
+            "b.toml:12: tenant.namespace: 0 is out of range: it must be from 1 to 16,384",
+        ),
+        (
+            namespace("16385"),
+            "b.toml:12: tenant.namespace: 16385 is out of range: it must be from 1 to 16,384",
+        ),
+        (
+            namespace("\"1\""),
+            "b.toml:12: tenant.namespace: invalid type: a text, expected a whole number from 1 to 16,384",
         ),
         (
             GOOD.replacen("127.0.0.1:10809", "127.0.0.1:0", 1),

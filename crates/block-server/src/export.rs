@@ -54,6 +54,8 @@ pub struct Export {
     pub allow: Allow,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
+    /// The number that the configuration gives to its NVMe namespace.
+    pub namespace: Option<u32>,
     /// Counts of each shard. They go on after a reload that keeps name and device.
     pub stats: Arc<Vec<ExportStats>>,
 }
@@ -336,11 +338,13 @@ fn exports_of(
             preferred_block_bytes: device.preferred_block_bytes(),
             description: tenant.description.clone(),
         };
+        let namespace = tenant.namespace.as_ref().map(|(number, _)| *number);
         let same = before(&tenant.export, device).filter(|other| {
             other.offset_bytes == tenant.offset_bytes
                 && other.info == info
                 && other.allow == tenant.allow
                 && other.objective == tenant.objective
+                && other.namespace == namespace
         });
         let stats = before(&tenant.export, device).map(|other| Arc::clone(&other.stats));
         let new_stats = || (0..shards).map(|_| ExportStats::default()).collect();
@@ -352,6 +356,7 @@ fn exports_of(
                 info,
                 allow: tenant.allow.clone(),
                 objective: tenant.objective,
+                namespace,
                 stats: stats.unwrap_or_else(|| Arc::new(new_stats())),
             })
         }));

@@ -427,6 +427,9 @@ fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Aud
         let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
         Audit::check_is_alone(&config)?;
         memory::check(&config)?;
+        if let Some(subsystem) = shared.nvme() {
+            subsystem.check(&config)?;
+        }
         let exports = export::open(&config, &old, shared.shards.len())?;
         Ok((exports, tls, at_start.changed_at_restart_only(&config)))
     });

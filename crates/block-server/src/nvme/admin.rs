@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::command::{Entry, FABRICS, Status};
-use super::controller::{Controller, Namespaces, Subsystem};
+use super::controller::{Controller, Subsystem};
 use super::features::{Features, HOST_ID, HOST_ID_BYTES, Value};
 use super::identify::{self, EVENTS_MAX, IDENTIFY_BYTES, NAMESPACE_EVENTS, VERSION};
+use super::numbers::Namespaces;
 use super::{QUEUE_ENTRIES, log_page};
 use crate::allow::Client;
 use crate::export::Export;

@@ -1,16 +1,16 @@
-//! The subsystem: namespaces with their numbers, and the controllers of hosts.
+//! The subsystem: its namespaces, and the controllers of hosts.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
 use super::command::Status;
-use super::{BLOCK_BYTES, IO_QUEUES, NAMESPACES, Structure};
-use crate::config::Backing;
+use super::numbers::{self, Namespaces, Numbers};
+use super::{IO_QUEUES, Structure};
+use crate::config::{Config, ConfigError};
 use crate::export::{Export, Exports};
 
 /// Numbers above this have a meaning of their own (Fabrics 1.1, "Connect Command": CNTLID).
@@ -21,9 +21,6 @@ pub const ERRORS_KEPT: usize = 16;
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The namespaces of one configuration, by their numbers.
-pub type Namespaces = BTreeMap<u32, Arc<Export>>;
 
 /// An entry of the error log.
 #[derive(Debug, Clone, Copy)]
@@ -123,13 +120,6 @@ struct Registry {
     last: u16,
 }
 
-#[derive(Default)]
-struct Numbers {
-    /// The highest number that a namespace has had.
-    last: u32,
-    now: Arc<Namespaces>,
-}
-
 /// The subsystem of one server.
 pub struct Subsystem {
     /// The subsystem's qualified name.
@@ -165,34 +155,22 @@ impl Subsystem {
         new
     }
 
-    /// These are the exports from now on. An export keeps its number while it is the same disk. A
-    /// number never means another disk, because a host that is connected would go on writing.
+    /// Whether each tenant of a configuration may have the number that the file gives the tenant.
+    ///
+    /// # Errors
+    /// The number has meant another disk since the start: the line of the file is named.
+    pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        lock(&self.numbers).check(&self.nqn, config)
+    }
+
+    /// These are the exports from now on.
     pub fn set_exports(&self, exports: &Exports) {
-        let numbers = &mut *lock(&self.numbers);
-        let before = numbers.now.iter();
-        let before: HashMap<_, u32> = before
-            .map(|(&number, export)| (export.disk_key(), number))
-            .collect();
-        let mut now = Namespaces::new();
-        for export in exports {
-            let number = match before.get(&export.disk_key()) {
-                Some(&number) => number,
-                None if numbers.last == NAMESPACES || export.info.size_bytes < BLOCK_BYTES => {
-                    continue;
-                }
-                None => {
-                    numbers.last += 1;
-                    numbers.last
-                }
-            };
-            now.insert(number, Arc::clone(export));
-        }
-        numbers.now = Arc::new(now);
+        lock(&self.numbers).set(&self.nqn, exports);
     }
 
     /// The namespaces now.
     pub fn namespaces(&self) -> Arc<Namespaces> {
-        Arc::clone(&lock(&self.numbers).now)
+        lock(&self.numbers).now()
     }
 
     /// Controllers now.
@@ -251,30 +229,9 @@ impl Subsystem {
             .collect()
     }
 
-    /// The UUID of a namespace (version 8 of RFC 9562): from the names of subsystem and export, the
-    /// device, and where on the device the export begins. Another disk has another UUID, also after
-    /// a restart: a host that connects again compares the UUID.
+    /// The UUID of a namespace.
     pub fn uuid(&self, export: &Export) -> [u8; 16] {
-        let (kind, device) = match &export.device.backing {
-            Backing::Path { path, .. } => (1, path.as_os_str().as_bytes()),
-            Backing::Memory { .. } | Backing::Simulated { .. } => {
-                (2, export.device.name.as_bytes())
-            }
-        };
-        let digest = Sha256::new()
-            .chain_update(self.nqn.as_bytes())
-            .chain_update([0])
-            .chain_update(export.name.as_bytes())
-            .chain_update([0, kind])
-            .chain_update(device)
-            .chain_update([0])
-            .chain_update(export.offset_bytes.to_le_bytes())
-            .finalize();
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&digest[..16]);
-        uuid[6] = uuid[6] & 0x0f | 0x80;
-        uuid[8] = uuid[8] & 0x3f | 0x80;
-        uuid
+        numbers::uuid(&self.nqn, export)
     }
 
     /// The discovery log page for a host: a record of the subsystem for each address.

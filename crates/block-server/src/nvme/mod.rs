@@ -10,6 +10,7 @@
 //! | [`command`] | submission entries, status codes, completions |
 //! | [`io`] | commands of I/O queues, as requests of the server |
 //! | [`controller`] | the subsystem: controllers, namespaces |
+//! | [`numbers`] | the numbers of namespaces |
 //! | [`config`] | the key `nvme` of the configuration |
 //! | [`connect`] | the Connect command |
 //! | [`admin`] | commands of admin queues |
@@ -25,6 +26,7 @@ pub mod identify;
 pub mod io;
 pub mod link;
 pub mod log_page;
+pub mod numbers;
 pub mod pdu;
 
 mod answers;
@@ -46,7 +48,7 @@ pub const QUEUE_ENTRIES: u16 = 128;
 pub const IO_QUEUES: u16 = 64;
 /// Data of one command at most. Less where the server has little memory.
 pub const TRANSFER_BYTES: usize = 1 << 20;
-/// Namespaces at most. Numbers are not used again before a restart.
+/// Namespaces at most, and the highest number of one.
 pub const NAMESPACES: u32 = 16_384;
 /// The name of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use dataplane::{Calls, Time};
 
-use super::controller::Namespaces;
+use super::numbers::Namespaces;
 use super::queue::{Queue, Role};
 use crate::connection::Phase;
 use crate::server::Block;

@@ -27,6 +27,18 @@ fn identify(host: &mut Host, which: u32, namespace: u32) -> Vec<u8> {
     done.data
 }
 
+/// The UUID of a namespace.
+pub(crate) fn uuid(host: &mut Host, namespace: u32) -> Vec<u8> {
+    identify(host, 3, namespace)[4..20].to_vec()
+}
+
+/// The numbers of the namespaces that the host sees. They are below 256.
+pub(crate) fn active(host: &mut Host) -> Vec<u8> {
+    let list = identify(host, 2, 0);
+    let numbers = list.chunks(4).map(|bytes| bytes[0]);
+    numbers.take_while(|&number| number != 0).collect()
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes)
         .unwrap()
@@ -218,19 +230,11 @@ fn a_moved_tenant_is_another_namespace() {
     let address = server.nvme.unwrap();
     let (mut host, id) = Host::admin(address, NQN, 0);
     let mut io = Host::io(address, id, 1, 0);
-    let uuid = |host: &mut Host, namespace| identify(host, 3, namespace)[4..20].to_vec();
     let before: Vec<Vec<u8>> = (1..4).map(|number| uuid(&mut host, number)).collect();
     let reload = |text: &str| {
         let new = Config::parse(std::path::Path::new("b.toml"), text).unwrap();
         let exports = export::open(&new, &server.shared.exports(), 1).unwrap();
         server.shared.set_exports(exports);
-    };
-    let active = |host: &mut Host| {
-        let list = identify(host, 2, 0);
-        let numbers = list.chunks(4).map(|bytes| bytes[0]);
-        numbers
-            .take_while(|&number| number != 0)
-            .collect::<Vec<u8>>()
     };
     // The data of this write come after the reload.
     let data = [9; 16 << 10];

@@ -7,6 +7,7 @@ mod bad_hosts;
 mod death;
 mod host;
 mod io;
+mod numbers;
 #[path = "../support/mod.rs"]
 mod support;
 
