@@ -114,12 +114,14 @@ pub(crate) fn too_many(wait: Duration) -> Response {
     ([("retry-after", wait_s.to_string())], refusal).into_response()
 }
 
-/// Whether a request announces a longer body than any is taken of.
-fn is_too_long(headers: &HeaderMap) -> bool {
+/// Whether a request announces a body that is so much too long that nobody waits for it. Of one that
+/// is little too long the first part is read: a client that is cut off while it sends may not see
+/// the answer.
+fn is_far_too_long(headers: &HeaderMap) -> bool {
     let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
     // hyper takes only numbers.
     let length = length.and_then(|it| it.parse::<u64>().ok());
-    length.is_some_and(|length| length > BODY_MAX_BYTES as u64)
+    length.is_some_and(|length| length > 2 * BODY_MAX_BYTES as u64)
 }
 
 /// Bounds every request, tells browsers to keep what they see to themselves, and counts answers.
@@ -131,8 +133,7 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
     };
     let stalled = request.extensions().get::<Stalled>().cloned();
     let answer = async {
-        // Nobody waits for a body that will be refused.
-        match is_too_long(request.headers()) {
+        match is_far_too_long(request.headers()) {
             true => too_long(),
             false => next.run(request).await,
         }
