@@ -52,11 +52,12 @@ async function experiment(id) {
   let isStale = false;
   let isChosen = false;
   const complaining = (work) => work.catch((error) => { for (const place of ["model-note", "map-caption"]) document.getElementById(place).textContent = `There is no model: ${error.message}`; });
-  const quick = () => {
-    convergence(id, points, unit);
-    runs(id, points, unit);
-    parallel(id, points, unit);
-    scatters(id, points, unit, model);
+  // Each chart is on the screen before the next one is begun: ten thousand marks take a while.
+  const quick = async () => {
+    for (const chart of [convergence, runs, parallel, scatters]) {
+      chart(id, points, unit, model);
+      await new Promise((painted) => { setTimeout(painted); });
+    }
   };
   const show = async () => {
     if (isBusy) { isStale = true; return; }
@@ -76,7 +77,7 @@ async function experiment(id) {
         section.hidden = (isAlone && isOfSeveral) || (nothing && !section.querySelector("#model-note"));
       }
       if (nothing) { importance({ importance: [] }); return; }
-      quick();
+      await quick();
       model = await read(`/api/v1/experiments/${id}/model`);
       importance(model);
       if (!isChosen && model.importance.length > 1) {
