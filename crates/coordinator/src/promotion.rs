@@ -12,6 +12,9 @@ use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::store::{ExperimentRow, Promotion, State, unfinished};
 
+/// What is in force where a promotion was interrupted and there was nothing to undo.
+const UNKNOWN: &str = "not known, because the promotion was interrupted: roll it back";
+
 impl Coordinator {
     /// Applies the winner of a verified improvement to the running system, and leaves it there.
     ///
@@ -148,14 +151,50 @@ impl Coordinator {
         let promoted = live.promote(configuration);
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
-        live.restore()?;
+        let restored = live.restore();
         match promoted {
-            Ok(changed) => Ok(changed),
+            Ok(changed) => {
+                restored?;
+                Ok(changed)
+            }
             Err(error) => {
+                // What could not be taken back is in the journal: nothing is promoted.
                 self.store.set_promotion(row.id, row.promotion.as_ref())?;
-                Err(Error::Conflict(error.to_string()))
+                let also = restored.err().map(|it| format!("; {it}"));
+                Err(Error::Conflict(format!(
+                    "{error}{}",
+                    also.unwrap_or_default()
+                )))
             }
         }
+    }
+
+    /// Settles a promotion that a killed server had begun, after its changes are undone. If
+    /// something undone, then it was the promotion, and nothing is in force. Else nobody knows how
+    /// far it had come, and the row says so.
+    pub(crate) fn settle_interrupted(
+        &self,
+        is_undone: bool,
+        report: &dyn Fn(&str),
+    ) -> Result<(), Error> {
+        let mut all = self.store.experiments()?;
+        all.retain(|it| it.promoted && !it.always_on);
+        for id in all.into_iter().map(|it| it.id) {
+            let row = self.store.experiment(id)?;
+            let begun = row.in_force();
+            let begun = begun.filter(|it| !it.is_complete && it.changed.is_empty());
+            let Some(begun) = begun else { continue };
+            let known = (!is_undone).then(|| Promotion {
+                changed: vec![UNKNOWN.to_owned()],
+                ..begun.clone()
+            });
+            self.store.set_promotion(id, known.as_ref())?;
+            report(&match is_undone {
+                true => format!("the promotion of experiment {id} was interrupted, and is undone"),
+                false => format!("the promotion of experiment {id} was interrupted: roll it back"),
+            });
+        }
+        Ok(())
     }
 
     /// Forgets what a rollback could not restore: it stays as it is, nothing tries it again, and

@@ -91,7 +91,7 @@ fn a_file_that_was_edited_meanwhile_is_named() {
     let detail = audit[0]["detail"].to_string();
     assert!(detail.contains("somebody else had changed "), "{audit}");
     let page = html(&server, &format!("/experiments/{id}"));
-    assert!(page.contains("by owner: wrote "), "{page}");
+    assert!(page.contains("rolled the promotion back: wrote "), "{page}");
     // A higher budget asks for no verification.
     server
         .does(&["budget", &text, "--evaluations", "40"])

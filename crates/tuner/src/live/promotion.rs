@@ -27,10 +27,13 @@ pub struct Changed {
     pub listed: Option<PromotionRecord>,
 }
 
+/// The subject of [`Left`] where the service could not be told of what is restored.
+pub const APPLY_STEPS: &str = "the apply steps";
+
 /// What a rollback could not restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The knob, or the file.
+    /// The knob, the file, or [`APPLY_STEPS`].
     pub subject: String,
     /// Why.
     pub why: String,
@@ -136,6 +139,19 @@ impl Live<'_> {
     /// The journal cannot be written, or an `apply` step refuses; everything is restored by the
     /// next [`Live::restore`].
     pub fn roll_back(&mut self, only: &[String]) -> Result<Changed, TunerError> {
+        self.put_back(only, false)
+    }
+
+    /// As [`roll_back`](Self::roll_back), for a user: an `apply` step that refuses keeps no knob and
+    /// no file from being restored, and is named as what is left ([`APPLY_STEPS`]).
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn roll_back_by_hand(&mut self, only: &[String]) -> Result<Changed, TunerError> {
+        self.put_back(only, true)
+    }
+
+    fn put_back(&mut self, only: &[String], is_by_hand: bool) -> Result<Changed, TunerError> {
         let is_asked = |subject: &str| only.is_empty() || only.iter().any(|it| it == subject);
         let attached = self.spec.target.start.is_none();
         if let Some(in_memory) = scratch::for_full_disk(&self.scratch) {
@@ -170,7 +186,16 @@ impl Live<'_> {
                 .write_former_files(&instance, &is_asked, &mut changed)
                 .map_err(refused)?;
         }
-        self.apply_rollback(&instance, &files, &mut changed)?;
+        match self.apply_rollback(&instance, &files, &mut changed) {
+            Err(TunerError::Promotion(why)) if is_by_hand => {
+                Reapply::forget(&self.state_dir);
+                changed.left.push(Left {
+                    subject: APPLY_STEPS.to_owned(),
+                    why,
+                });
+            }
+            applied => applied?,
+        }
         if changed.done.is_empty() {
             return Ok(changed);
         }
