@@ -11,7 +11,7 @@ use tuner::begun::{Begun, ControlRun};
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::{ApplySpec, BudgetSpec, Mode, TargetSpec};
+use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 
 use super::database::Database;
 use super::experiments::set;
@@ -366,14 +366,8 @@ fn a_queued_experiment_says_that_it_waits_for_one_that_never_ends() {
             why.ends_with(&format!("pause experiment {endless}")),
             "{why}"
         );
-        let attached = TargetSpec {
-            start: None,
-            apply: vec![ApplySpec {
-                command: vec!["true".into()],
-                ..ApplySpec::default()
-            }],
-            ..TargetSpec::default()
-        };
+        let attached = r#"{ "apply": [{ "command": ["true"] }] }"#;
+        let attached: TargetSpec = serde_json::from_str(attached).unwrap();
         for id in [endless, queued] {
             let mut spec = store.experiment(id).unwrap().spec;
             spec.target = Some(attached.clone());
