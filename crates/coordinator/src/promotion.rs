@@ -10,7 +10,7 @@ use tuner::spec::{CheckedSpec, Mode, TargetSpec};
 use crate::actions::refused;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, Promotion, State, unfinished};
+use crate::store::{ExperimentRow, Promotion, State, for_rollback, unfinished};
 
 /// What is in force where a promotion was interrupted and there was nothing to undo.
 const UNKNOWN: &str = "not known, because the promotion was interrupted: roll it back";
@@ -251,11 +251,9 @@ impl Coordinator {
         let others = self.store.experiments()?.into_iter();
         for other in others.filter(|it| it.promoted && it.id != row.id) {
             let theirs = self.store.experiment(other.id)?.spec.target;
-            if theirs.is_some_and(|theirs| is_same_service(target, &theirs)) {
-                return Ok(Some(format!(
-                    "what experiment {} found is promoted on the same running service: roll experiment {} back first",
-                    other.id, other.id
-                )));
+            let shared = theirs.and_then(|theirs| shared_service(target, &theirs));
+            if let Some(shared) = shared {
+                return Ok(Some(for_rollback(other.id, &shared)));
             }
         }
         Ok(None)
@@ -298,13 +296,20 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     })
 }
 
-/// Whether two experiments tell the same running service of its configuration: by the same file, or
-/// by the same command.
-fn is_same_service(one: &TargetSpec, other: &TargetSpec) -> bool {
+/// By what two experiments tell the same running service of its configuration: the same file, or
+/// the same command.
+pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<String> {
+    if !one.is_told() {
+        return None;
+    }
     let mut files = one.files.iter();
     let mut steps = one.apply.iter();
-    files.any(|file| other.files.iter().any(|it| it.path == file.path))
-        || steps.any(|step| other.apply.contains(step))
+    let file = files.find(|file| other.files.iter().any(|it| it.path == file.path));
+    let mut is_same_step = || steps.any(|step| other.apply.contains(step));
+    match file {
+        Some(file) => Some(file.path.clone()),
+        None => is_same_step().then(|| "both have the same apply step".to_owned()),
+    }
 }
 
 /// Why a verified configuration cannot be put in force whole: this host has lost a knob of it.

@@ -106,13 +106,17 @@ impl Coordinator {
     }
 
     /// The continuous experiments in the queue, which may promote as soon as nothing of this
-    /// experiment is in force any more.
+    /// experiment is in force any more: none while the queue is paused.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn would_promote(&self, id: i64) -> Result<Vec<i64>, Error> {
+        if self.store.is_queue_paused()? {
+            return Ok(Vec::new());
+        }
         let others = self.store.experiments()?.into_iter();
         let others = others.filter(|it| it.id != id && it.always_on);
+        let others = others.filter(|it| !matches!(it.wish, Some(Wish::Pause | Wish::Stop)));
         let active = others.filter(|it| matches!(it.state, State::Queued | State::Running));
         Ok(active.map(|it| it.id).collect())
     }
