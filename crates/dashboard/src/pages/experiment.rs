@@ -7,6 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
+use tuner::sentence::counted;
 use tuner::spec::Mode;
 
 use super::results::{Look, Results, results};
@@ -141,7 +142,7 @@ fn progress(
         let of = arms * row.spec.verification.stage_end((done / arms).max(1));
         let of = of.max(done);
         return Ok(Some(Progress {
-            label: format!("Verification: {done} of {of} runs"),
+            label: format!("Verification: {done} of {}", counted(of, "run")),
             left: tally
                 .mean_s
                 .map_or_else(String::new, |mean| about(mean * (of - done) as f64)),
@@ -185,6 +186,8 @@ struct ExperimentPage {
     /// What the rollback could not restore, with the reasons.
     not_restored: String,
     promoted_at: Option<When>,
+    /// What is asked before it is forked.
+    fork_question: String,
     /// Continuous experiments that may promote after a rollback.
     may_promote: Vec<i64>,
     verbs: Verbs,
@@ -211,6 +214,19 @@ fn failure(summary: &Summary) -> Option<String> {
     ))
 }
 
+/// What is asked before an experiment is forked.
+fn fork_question(id: i64, has_measured: bool) -> String {
+    match has_measured {
+        true => format!(
+            "Fork experiment {id}? The new experiment starts from the evaluations of experiment {id} and waits in the queue."
+        ),
+        false => format!(
+            "Fork experiment {id}? Experiment {id} has no evaluations to start from. The new experiment starts without any and waits \
+             in the queue."
+        ),
+    }
+}
+
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -235,6 +251,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let not_restored = row.unfinished_rollback();
     let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
     let not_restored = readers::lines(role, not_restored).join(", ");
+    let has_measured = store.has_measured(id)?;
     let mut verdict = Verdict::of(&row);
     let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
     let barred = match is_found && !summary.promoted {
@@ -273,6 +290,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             true => coordinator.would_promote(id)?,
             false => Vec::new(),
         },
+        fork_question: fork_question(id, has_measured),
         command: app.command.clone(),
         best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
@@ -285,7 +303,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
-        verbs: Verbs::of(&row, role, store.has_measured(id)?, &now),
+        verbs: Verbs::of(&row, role, has_measured, &now),
         wall_time_min: row
             .budget()
             .wall_time_min

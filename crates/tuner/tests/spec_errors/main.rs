@@ -703,7 +703,7 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     );
     assert_eq!(
         json("{\"parameters\": [{\"name\": \"x\"}]}"),
-        "spec.json:1: missing field `type`"
+        "spec.json:1: there is no key `type`"
     );
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("spec.toml");
