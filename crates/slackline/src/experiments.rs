@@ -615,7 +615,21 @@ fn show(it: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{short, show};
+    use super::{short, show, state};
+
+    #[test]
+    fn a_state_says_what_becomes_of_it() {
+        for (wish, said) in [
+            (
+                json!("pause"),
+                "running, pauses after its current evaluation",
+            ),
+            (json!("stop"), "running, stops now"),
+            (json!(null), "running"),
+        ] {
+            assert_eq!(state(&json!({ "state": "running", "wish": wish })), said);
+        }
+    }
 
     #[test]
     fn a_list_has_the_beginning_of_what_show_has_whole() {

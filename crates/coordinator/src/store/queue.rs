@@ -80,3 +80,34 @@ impl Store {
         rows.iter().map(|row| json(&row[0])).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn what_is_to_be_done_depends_on_the_state_and_the_budget() {
+        for (state, is_used_up, expected) in [
+            (State::Queued, false, None),
+            (State::Running, false, None),
+            (
+                State::Running,
+                true,
+                Some("experiment 1 has used up its budget: raise its budget"),
+            ),
+            (
+                State::Done,
+                true,
+                Some("experiment 1 is done: raise its budget, then resume it"),
+            ),
+            (
+                State::Failed,
+                false,
+                Some("experiment 1 has failed: resume it"),
+            ),
+        ] {
+            let said = state.until_enqueued(1, is_used_up);
+            assert_eq!(said.as_deref(), expected, "{state}");
+        }
+    }
+}
