@@ -134,7 +134,7 @@ mod tests {
                 "\"x\"",
                 ":4: curve.mixed[0].tokens_per_s: invalid type: a text, expected a number",
             ),
-            ("\"curve\"", "\"curv\"", ": missing field `curve`"),
+            ("\"curve\"", "\"curv\"", ": there is no key `curve`"),
             ("}\n}\n", "}\n}\nx", ": trailing characters"),
         ] {
             let error = read_text(&text.replacen(from, to, 1)).unwrap_err();

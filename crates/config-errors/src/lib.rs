@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 /// Types as serde names them, and what to call them.
-const NAMES: [(&str, &str); 18] = [
+const NAMES: [(&str, &str); 19] = [
     (" as i128", " (beyond 64 bits)"),
+    ("missing field", "there is no key"),
     ("unknown field", "unknown key"),
     ("unknown variant", "unknown value"),
     ("EOF while parsing a value", "the text ends too early"),
@@ -79,6 +80,7 @@ mod tests {
                 "unknown field `a`, expected `b`",
                 "unknown key `a`, expected `b`",
             ),
+            ("missing field `a`", "there is no key `a`"),
             ("invalid value: string \"s3cr3t\"", "invalid value: a text"),
             ("as it is", "as it is"),
         ] {

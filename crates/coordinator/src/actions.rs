@@ -23,7 +23,7 @@ pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
 /// The longest text of a specification: it is kept with its experiment, and each page of that shows
 /// it.
 pub(crate) const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// As many configurations may wait to be tried by hand.
+/// As many configurations may be enqueued.
 const QUEUE_MAX: usize = 1000;
 
 /// What becomes of an experiment's limit in minutes when its budget is changed.
@@ -225,8 +225,8 @@ impl Coordinator {
         }
         if row.state != State::Running && !self.store.has_measured(id)? {
             let why = match row.state {
-                State::Queued => "it has no measurements yet: wait until it has run",
-                _ => "there are no measurements to verify: resume the experiment first",
+                State::Queued => "it has no evaluations yet: wait until it has run",
+                _ => "there are no evaluations to verify: resume the experiment first",
             };
             return Err(refused(id, row.state, why));
         }
@@ -254,7 +254,7 @@ impl Coordinator {
         self.store.transition(id, |row| {
             // It may have been promoted since the check above.
             if let Some(why) = bars_measuring(row) {
-                return Err(refused(id, row.state, &why));
+                return Err(Error::Conflict(why));
             }
             match (row.state, wish) {
                 (State::Running, Some(_)) | (State::Queued, Some(_)) => {

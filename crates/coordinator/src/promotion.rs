@@ -94,7 +94,7 @@ impl Coordinator {
         let mut others = others.filter(|other| other.promoted && other.id != id);
         if let Some(other) = others.next() {
             return Ok(Some(format!(
-                "what experiment {} found is in force on this host: roll it back first",
+                "the winner of experiment {0} is in force on this host: roll back experiment {0} first",
                 other.id
             )));
         }
@@ -234,7 +234,7 @@ impl Coordinator {
     /// An error where the experiment may not be measured now.
     pub(crate) fn may_be_measured(&self, row: &ExperimentRow) -> Result<(), Error> {
         match self.bars_measuring(row)? {
-            Some(why) => Err(refused(row.id, row.state, &why)),
+            Some(why) => Err(Error::Conflict(why)),
             None => Ok(()),
         }
     }
@@ -266,15 +266,14 @@ fn may_promote(row: &ExperimentRow) -> Result<(), Error> {
         return Err(refused(row.id, row.state, why));
     }
     match row.in_force() {
-        Some(it) if it.is_complete => Err(refused(
-            row.id,
-            row.state,
-            "what it found is in force already: to promote it again, roll it back first",
-        )),
+        Some(it) if it.is_complete => Err(Error::Conflict(format!(
+            "the winner of experiment {} is already in force",
+            row.id
+        ))),
         Some(_) => Err(refused(
             row.id,
             row.state,
-            "a promotion of it was interrupted, or is under way: if it was interrupted, roll it back first",
+            "its promotion is under way, or was interrupted: if it was interrupted, roll back the experiment first",
         )),
         None => Ok(()),
     }
@@ -291,8 +290,11 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     }
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
     (row.spec.mode == Mode::Once && row.in_force().is_some() && is_told).then(|| {
-        "its configuration is promoted on a running service: roll back first, then promote again later"
-            .to_owned()
+        format!(
+            "experiment {0} cannot be measured while its winner is in force. Roll back experiment {0} first. You can promote the \
+             winner again after the verification",
+            row.id
+        )
     })
 }
 

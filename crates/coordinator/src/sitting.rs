@@ -17,7 +17,7 @@ use crate::store::{Running, Wish};
 pub(crate) struct Sitting<'a> {
     coordinator: &'a Coordinator,
     id: i64,
-    /// The first of those to be tried by hand, as it was offered last.
+    /// The first enqueued configuration, as it was offered last.
     offered: Option<Configuration>,
     /// The evaluation that is measured.
     number: Option<usize>,

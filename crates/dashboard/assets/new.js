@@ -52,8 +52,9 @@ async function check() {
     const key = answer.key && !answer.error.includes(`\`${answer.key}\``) ? answer.key : "";
     const where = [answer.line && `Line ${answer.line}`, key].filter(Boolean).join(", ");
     const isFile = /template|files|warm_start/.test(answer.key || "");
-    const folder = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the directory above if the file is elsewhere.` : "";
-    say(`${where}${where ? ": " : ""}${answer.error}${folder && !/[.!?]$/.test(answer.error) ? "." : ""}${folder}`, "wrong", answer.line);
+    const hint = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the directory above if the file is elsewhere.` : "";
+    const error = where ? answer.error : answer.error.replace(/^./, (first) => first.toUpperCase());
+    say(`${where}${where ? ": " : ""}${error}${hint && !/[.!?]$/.test(error) ? "." : ""}${hint}`, "wrong", answer.line);
   }
 }
 

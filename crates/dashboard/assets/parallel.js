@@ -94,7 +94,7 @@ export function parallel(id, points, unit) {
     const bestText = best !== undefined && holds(best) ? ` The best of them is evaluation ${points.number[best]} with ${unit.text(unit.of(points.score[best]))}.` : "";
     caption.textContent = brushes.size
       ? `${chosen.length} of ${rows.length} evaluations are selected.${bestText} Click on an axis to clear its selection.`
-      : "One line for each evaluation, from its parameters to its value. The blue lines are the best tenth of those that hold the constraints, red ones have no value. Drag along an axis to select.";
+      : "One line for each evaluation, from its parameters to its value. Blue: the best tenth of the evaluations that hold the constraints. Red: evaluations without a value. Drag along an axis to select.";
   };
   const axisAt = (x) => axes.findIndex((_, at) => Math.abs(left(at) - x) < 16);
   const share = (y) => Math.min(1, Math.max(0, (size.height - bottom - y) / (size.height - top - bottom)));

@@ -37,6 +37,11 @@ const CSRF_HEADER: &str = "x-slackline-csrf";
 /// The names of the two tokens of `serve.json`: that for everything and that for looking.
 const BUILT_IN: [&str; 2] = ["owner", "reader"];
 
+/// Whether that is the name of a token of `serve.json`.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    BUILT_IN.contains(&name)
+}
+
 /// Whether a token may not have that name, because the audit log shows something else by it.
 pub(crate) fn is_reserved(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
@@ -592,7 +597,7 @@ fn unauthorised(has_token: bool) -> Refusal {
         StatusCode::UNAUTHORIZED,
         format!(
             "{what}. In a browser, sign in at /login. A program sends the header Authorization: Bearer TOKEN. On the \
-             server's host, `slackline serve tokens ls` shows which tokens there are and until when they are valid, and \
+             server's host, `slackline serve tokens ls` lists the named tokens and when each expires, and \
              `slackline serve tokens new --name NAME` makes one"
         ),
     )

@@ -53,7 +53,7 @@ pub(crate) struct GivenSpec {
     /// What the text is.
     #[serde(default)]
     pub(crate) format: Format,
-    /// The folder on the server's host from which relative paths count; the state directory by
+    /// The directory on the server's host from which relative paths count; the state directory by
     /// default.
     #[serde(default)]
     pub(crate) dir: Option<PathBuf>,
@@ -101,7 +101,7 @@ pub(crate) struct GivenFork {
     /// What the text is.
     #[serde(default)]
     format: Format,
-    /// The folder from which relative paths count; that of the other experiment by default.
+    /// The directory from which relative paths count; that of the other experiment by default.
     #[serde(default)]
     dir: Option<PathBuf>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct GivenConfirmation {
     confirm: bool,
 }
 
-/// A configuration to try.
+/// A configuration to enqueue.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenConfiguration {
@@ -129,7 +129,7 @@ fn given_spec(bytes: &Bytes) -> Result<GivenSpec, Refusal> {
     Ok(given)
 }
 
-/// No folder of a host has such a name.
+/// No directory of a host has such a name.
 fn check_dir(dir: Option<&FilePath>) -> Result<(), Refusal> {
     let has_nul = dir.is_some_and(|dir| dir.as_os_str().as_encoded_bytes().contains(&0));
     match has_nul {
@@ -585,7 +585,7 @@ pub(crate) async fn roll_back(
     Ok((Extension(Detail(detail.join("; "))), Json(answer)))
 }
 
-/// Gives up what a rollback could not restore, so that the experiment can be deleted. Without the
+/// Forgets what a rollback could not restore, so that the experiment can be deleted. Without the
 /// confirmation nothing is forgotten, and the refusal says what that would be.
 pub(crate) async fn forget_rest(
     State(app): Here,
@@ -602,7 +602,7 @@ pub(crate) async fn forget_rest(
         let rest = coordinator.not_restored(id)?;
         if !is_confirmed && !rest.is_empty() {
             return Err(Error::Invalid(format!(
-                "this leaves as it is, for good: {}. Send {{\"confirm\": true}} to do so",
+                "Slackline would no longer try to restore: {}. Nothing is forgotten yet. To forget these files and knobs, send {{\"confirm\": true}}",
                 rest.join(", ")
             )));
         }
@@ -742,7 +742,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_with_nul_in_its_name_is_refused_with_its_field() {
+    fn a_directory_with_nul_in_its_name_is_refused_with_its_field() {
         let given = |dir: &str| {
             let text = json!({ "spec": "", "dir": dir }).to_string();
             given_spec(&Bytes::from(text)).map(|given| given.dir)

@@ -55,6 +55,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// The name of whoever it was, also of somebody who was not signed in.
+    pub(crate) fn who(&self) -> &str {
+        self.who.as_deref().unwrap_or(NOBODY)
+    }
+
     pub(crate) fn new(action: &str, who: Option<&str>, from: Option<IpAddr>, status: u16) -> Self {
         Self {
             at: Timestamp::now(),
@@ -71,7 +76,7 @@ impl Entry {
 
     /// The entry in one line of a log.
     pub(crate) fn line(&self) -> String {
-        let who = self.who.as_deref().unwrap_or(NOBODY);
+        let who = self.who();
         let from = self.from.map(|from| format!(" from {from}"));
         let experiment = self.experiment.map(|id| format!(" experiment {id}"));
         let evaluation = self

@@ -95,7 +95,7 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/experiments/{id}",
             "delete",
-            "Delete an experiment that does not run, with all its measurements",
+            "Delete an experiment that does not run, with all its evaluations",
         )
     },
     post(
@@ -144,7 +144,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments/{id}/fork",
             "fork",
-            "Create an experiment that starts from this one's measurements",
+            "Create an experiment that starts from the evaluations of this one",
         )
     },
     Operation {
@@ -168,7 +168,7 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/experiments/{id}/queue",
         "queue",
-        "The configurations to be tried by hand",
+        "The enqueued configurations, in their order",
     ),
     Operation {
         body: Some(Body::Configuration),
@@ -176,7 +176,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments/{id}/queue",
             "enqueue",
-            "Measure this configuration next, before the optimiser's proposals",
+            "Enqueue a configuration: it is measured before the search's next proposal",
         )
     },
     Operation {

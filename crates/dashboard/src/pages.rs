@@ -17,11 +17,12 @@ use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
-use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish};
+use coordinator::store::{ExperimentRow, State as ExperimentState, Summary};
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
 use tuner::report::{ArmResult, change, confidence_percent, difference};
+use tuner::sentence::counted;
 use tuner::spec::{Goal, ObjectiveSpec, Spec};
 
 use crate::access::{Role, Visitor};
@@ -231,7 +232,7 @@ fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
     {
         let blocks = match progress.of_blocks {
             0 => "starting".to_owned(),
-            of => format!("{} of {of} blocks", progress.blocks),
+            of => format!("{} of {}", progress.blocks, counted(of, "block")),
         };
         if let Some(verifying) = progress.verifying {
             let verifying = readers::line(role, &verifying);
@@ -244,11 +245,8 @@ fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
             text = format!("{text}; evaluation {number}, {blocks}");
         }
     }
-    match summary.wish {
-        Some(Wish::Pause) => text.push_str("; will pause after this evaluation"),
-        Some(Wish::Stop) => text.push_str("; will stop"),
-        Some(Wish::Verify) => text.push_str("; verifies next"),
-        None => {}
+    if let Some(wish) = summary.wish {
+        text = format!("{text}; {}", wish.with_verb());
     }
     // The sentence of one that has failed ends with why.
     let message = summary.message.as_ref();

@@ -135,7 +135,12 @@ impl TokenFile {
             let before = tokens.len();
             tokens.retain(|token| token.name != name);
             if tokens.len() == before {
-                return Err(format!("there is no token {name}"));
+                return Err(match crate::access::is_built_in(name) {
+                    true => "the tokens of `owner` and `reader` are in serve.json: to replace them, delete that file and start \
+                             `serve` again"
+                        .to_owned(),
+                    false => format!("there is no token {name}"),
+                });
             }
             Ok(())
         })

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use coordinator::store::State;
+use coordinator::store::{State, Wish};
 use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tuner::live::in_sentences;
+use tuner::sentence::counted;
 
 use crate::{Done, message, print, table};
 
@@ -39,6 +40,12 @@ impl Client {
                     .ok()
                     .filter(|token| !token.is_empty())
                     .context("--url needs a token: set the environment variable SLACKLINE_TOKEN")?;
+                let is_address = http_client::Url::parse(url).is_ok();
+                anyhow::ensure!(
+                    is_address,
+                    "--url {} is not an address: give for example http://127.0.0.1:8431",
+                    http_client::redact(url)
+                );
                 (url.trim_end_matches('/').to_owned(), token)
             }
             None => return Self::of(state_dir),
@@ -101,7 +108,7 @@ impl Client {
         if status == ureq::http::StatusCode::UNAUTHORIZED {
             bail!(
                 "the token in {} is not valid (wrong, revoked or expired). On the server's host, `slackline serve tokens ls` lists \
-                 the valid tokens, and `slackline serve tokens new` makes one",
+                 the named tokens and when each expires, and `slackline serve tokens new` makes one",
                 self.source
             );
         }
@@ -173,7 +180,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "rolled back: {}; experiment {id} is {now_is}",
                 texts(&now["rolled_back"]).join("; ")
             ),
-            _ => format!("experiment {id} is {now_is}"),
+            _ => match wish_of(&now) {
+                Some(wish) => format!("experiment {id} {}", wish.with_verb()),
+                None => format!("experiment {id} is {now_is}"),
+            },
         });
         for other in now["may_promote"].as_array().into_iter().flatten() {
             message(&format!(
@@ -260,7 +270,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let rest = rest_of(&now);
             if !yes && not_restored(&now).is_some() {
                 message(&format!(
-                    "this leaves as it is, for good: {rest}. Nothing is forgotten yet: add --yes to do so"
+                    "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
+                     `slackline experiments forget-rest {id} --yes`"
                 ));
                 return Ok(Done::Negative);
             }
@@ -290,8 +301,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
             message(&format!("enqueued: {enqueued}"));
             let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            if let Some(hint) = until_tried(&now) {
-                message(&format!("experiment {id} {hint}"));
+            if let Some(hint) = until_enqueued(&now) {
+                message(&hint);
             }
         }
         Verb::Budget {
@@ -314,7 +325,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 None => "without a time limit".to_owned(),
             };
             message(&format!(
-                "the budget of experiment {id} is now {evaluations} evaluations in total, {minutes}"
+                "the budget of experiment {id} is now {} in total, {minutes}",
+                counted(*evaluations, "evaluation")
             ));
             if let Some(hint) = until_searched(&now) {
                 message(&hint);
@@ -349,9 +361,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let forked = client.json("POST", &on(id, "fork"), Some(&body))?;
             if let Some(remark) = forked["remark"].as_str() {
                 message(&format!("note: {remark}"));
-            } else if let Some(carried) = forked["carried"].as_u64() {
+            } else if let Some(carried) = number(&forked["carried"]) {
                 message(&format!(
-                    "the search starts from {carried} measurements of experiment {id}"
+                    "the search starts from {} of experiment {id}",
+                    counted(carried, "evaluation")
                 ));
             }
             made(&forked)?;
@@ -400,6 +413,10 @@ fn pretty(value: &Value) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
+fn number(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok()
+}
+
 fn text(value: &Value) -> String {
     value
         .as_str()
@@ -409,10 +426,14 @@ fn text(value: &Value) -> String {
 /// The state, and what will become of it.
 fn state(experiment: &Value) -> String {
     let now = text(&experiment["state"]);
-    match experiment["wish"].as_str() {
-        Some(wish) => format!("{now}, {wish} asked for"),
+    match wish_of(experiment) {
+        Some(wish) => format!("{now}, {}", wish.with_verb()),
         None => now,
     }
+}
+
+fn wish_of(experiment: &Value) -> Option<Wish> {
+    Wish::deserialize(&experiment["wish"]).ok()
 }
 
 /// What keeps the server from its work, before anything else that it says.
@@ -428,7 +449,7 @@ fn trouble(status: &Value) -> String {
 }
 
 /// How many evaluations there are, and may be.
-fn counted(experiment: &Value) -> String {
+fn progress(experiment: &Value) -> String {
     let (done, budget) = (&experiment["evaluations"], &experiment["budget"]);
     if experiment["always_on"] == true {
         format!("{done}; each search may use {budget}")
@@ -472,24 +493,11 @@ fn until_searched(experiment: &Value) -> Option<String> {
     }
 }
 
-/// What has to happen before a configuration from the queue is tried, where that does not come by
-/// itself.
-fn until_tried(experiment: &Value) -> Option<String> {
-    let used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
-    let now = match state_of(experiment)? {
-        State::Queued | State::Running if used_up => {
-            "has used up its budget: raise the budget".to_owned()
-        }
-        State::Queued | State::Running => return None,
-        state if used_up => {
-            format!(
-                "{}, and has used up its budget: raise the budget, then resume the experiment",
-                state.with_verb()
-            )
-        }
-        state => format!("{}: resume it", state.with_verb()),
-    };
-    (!experiment["continuous"].is_object()).then_some(now)
+/// What to do so that an enqueued configuration is measured, where that does not come by itself.
+fn until_enqueued(experiment: &Value) -> Option<String> {
+    let is_used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
+    let hint = state_of(experiment)?.until_enqueued(experiment["id"].as_i64()?, is_used_up)?;
+    (!experiment["continuous"].is_object()).then_some(hint)
 }
 
 /// The state, and whether the winner is in force and the result from elsewhere.
@@ -511,7 +519,7 @@ fn list(experiments: &Value) -> String {
             it["id"].to_string(),
             text(&it["name"]),
             standing(it),
-            counted(it),
+            progress(it),
             short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned)),
         ]);
     }
@@ -538,12 +546,13 @@ fn short(text: &str) -> String {
 
 fn show(it: &Value) -> String {
     let (done, budget) = (&it["evaluations"], &it["budget"]);
+    let evaluations = |count: &Value| counted(number(count).unwrap_or_default(), "evaluation");
     let progress = if it["continuous"].is_object() {
-        format!("{done} evaluations; each search may use {budget}")
+        format!("{}; each search may use {budget}", evaluations(done))
     } else if done.as_u64() > budget.as_u64() {
-        format!("{done} evaluations, above the budget of {budget}")
+        format!("{}, above the budget of {budget}", evaluations(done))
     } else {
-        format!("{done} of {budget} evaluations")
+        format!("{done} of {}", evaluations(budget))
     };
     let mut lines = vec![
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
@@ -612,7 +621,21 @@ fn show(it: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{short, show};
+    use super::{short, show, state};
+
+    #[test]
+    fn a_state_says_what_becomes_of_it() {
+        for (wish, said) in [
+            (
+                json!("pause"),
+                "running, pauses after its current evaluation",
+            ),
+            (json!("stop"), "running, stops now"),
+            (json!(null), "running"),
+        ] {
+            assert_eq!(state(&json!({ "state": "running", "wish": wish })), said);
+        }
+    }
 
     #[test]
     fn a_list_has_the_beginning_of_what_show_has_whole() {

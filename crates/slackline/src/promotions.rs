@@ -92,7 +92,8 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
             if !yes {
                 let rest = tuner::promotions::rest(state_dir, *number)?.join(", ");
                 message(&format!(
-                    "this leaves as it is, for good: {rest}. Nothing is forgotten yet: add --yes to do so"
+                    "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
+                     `slackline promotions forget-rest {number} --yes`"
                 ));
                 return Ok(Done::Negative);
             }

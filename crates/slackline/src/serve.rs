@@ -77,8 +77,7 @@ struct Server {
     /// A user of --user-header with the role write; all others have the role read. Repeatable.
     #[arg(long = "writer", value_name = "USER", requires = "user_header")]
     writers: Vec<String>,
-    /// Send webhooks and e-mail when an experiment ends, is promoted or needs attention: a TOML
-    /// file, see docs/notifications.md.
+    /// Send webhooks and e-mail about events: a TOML file, see docs/notifications.md.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
     notify: Option<PathBuf>,
 }

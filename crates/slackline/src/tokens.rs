@@ -23,7 +23,7 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Make a token and print it. It is shown once: only a digest of it is kept.
+    /// Make a token and print the token once. Slackline keeps only a digest.
     New {
         /// The person or program that uses the token; shown in the audit log.
         #[arg(long)]

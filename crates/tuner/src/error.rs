@@ -55,7 +55,7 @@ pub enum TunerError {
     #[error("the optimiser: {0}")]
     Optimizer(#[from] bayes_opt::Error),
     /// The control cannot be measured, so nothing can be compared with it.
-    #[error("the unchanged control could not be measured, {attempts} times in a row: {reason}")]
+    #[error("the control could not be measured ({attempts} attempts). Last attempt: {reason}")]
     Control {
         /// How often it was tried.
         attempts: usize,

@@ -189,14 +189,14 @@ impl Launch {
     /// The beginning and the end of a log, for messages: of standard error, or of standard output
     /// where that is empty.
     pub fn tail(&self) -> String {
-        ["err", "out"]
-            .into_iter()
-            .filter_map(|stream| extract(&self.log_file(stream)))
-            .next()
-            .map_or_else(
-                || "it printed nothing".into(),
-                |said| self.without_secrets(&said),
-            )
+        self.printed()
+            .unwrap_or_else(|| "it printed nothing".into())
+    }
+
+    fn printed(&self) -> Option<String> {
+        let mut streams = ["err", "out"].into_iter();
+        let said = streams.find_map(|stream| extract(&self.log_file(stream)))?;
+        Some(self.without_secrets(&said))
     }
 
     /// The last lines of both logs, to be kept, of each no more than that; nothing, where they are
@@ -382,9 +382,12 @@ impl<'a> Running<'a> {
         };
         if !status.success() {
             return Err(RunError::Status(format!(
-                "{program} ended with {}: {}. It was run as: {}",
+                "{program} ended with {} and printed{}. It was run as: {}",
                 describe(status),
-                self.launch.tail(),
+                match self.launch.printed() {
+                    Some(said) => format!(": {said}"),
+                    None => " nothing".to_owned(),
+                },
                 self.launch.command_line()
             )));
         }
@@ -722,7 +725,7 @@ mod tests {
         let error = run(&long).unwrap_err().to_string();
         assert_eq!(
             error,
-            "sh ended with exit status 1: 1 | 2 | 3 | … | 99997 | 99998 | 99999 | 100000 | the end. \
+            "sh ended with exit status 1 and printed: 1 | 2 | 3 | … | 99997 | 99998 | 99999 | 100000 | the end. \
              It was run as: sh -c 'seq 100000; echo the end; exit 1'"
         );
     }

@@ -12,19 +12,38 @@ use crate::report::{
 };
 use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
 
+/// A number of things: `1 alarm`, `2 alarms`.
+#[must_use]
+pub fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
+/// A text that begins like a sentence and ends like one.
+#[must_use]
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.trim_end_matches('.').chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).chain(['.']).collect(),
+        None => String::new(),
+    }
+}
+
 /// What is said of a report, whose objective has this name.
 pub(crate) fn of(report: &Report, objective: &str) -> String {
-    let evaluations = report.evaluations.len();
+    let evaluations = counted(report.evaluations.len(), "evaluation");
     if let Some(error) = &report.error {
-        return format!("Ended after {evaluations} evaluations: {error}. There is no result.");
+        return format!("Ended after {evaluations}: {error}. There is no result.");
     }
     if report.paused {
-        return format!("Paused after {evaluations} evaluations.");
+        return format!("Paused after {evaluations}.");
     }
     let Some(winner) = report.winner() else {
         return match (report.interrupted, report.finding) {
             (Some(signal), _) => format!(
-                "Stopped by signal {signal} after {evaluations} evaluations, before a verification. There is no result."
+                "Stopped by signal {signal} after {evaluations}, before a verification. There is no result."
             ),
             (None, Finding::NoDifference) => nothing_to_verify(report),
             (None, _) => no_result(report),

@@ -363,7 +363,7 @@ fn three_failures_in_a_row_end_the_experiment() {
     );
     assert_eq!(
         error.to_string(),
-        "the unchanged control could not be measured, 3 times in a row: the control did not come up"
+        "the control could not be measured (3 attempts). Last attempt: the control did not come up"
     );
     assert!(ended >= 2, "{ended}");
 }

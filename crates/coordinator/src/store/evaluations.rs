@@ -203,7 +203,7 @@ pub(super) fn insert_block(
     Ok(())
 }
 
-/// An evaluation begins, inside a transaction. One that was to be tried by hand leaves the queue.
+/// An evaluation begins, inside a transaction. An enqueued one leaves the queue.
 pub(super) fn begin(
     database: &mut Database,
     id: i64,
@@ -223,7 +223,7 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// The first of those to be tried by hand is tried.
+/// The first enqueued configuration is taken.
 fn leave_queue(database: &mut Database, id: i64) -> Result<(), Error> {
     database.execute(
         "DELETE FROM queue WHERE experiment = $1 AND position = \
@@ -482,7 +482,7 @@ impl Store {
             .collect()
     }
 
-    /// An evaluation begins. One that was to be tried by hand leaves the queue.
+    /// An evaluation begins. An enqueued one leaves the queue.
     pub(crate) fn started(
         &self,
         id: i64,

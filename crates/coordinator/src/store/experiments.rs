@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changed;
 use tuner::report::{Finding, Report};
+use tuner::sentence::counted;
 use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
@@ -85,6 +86,16 @@ pub enum Wish {
 }
 
 impl Wish {
+    /// What becomes of the experiment, to be said after its name or its state.
+    #[must_use]
+    pub fn with_verb(self) -> &'static str {
+        match self {
+            Self::Pause => "pauses after its current evaluation",
+            Self::Stop => "stops now",
+            Self::Verify => "is verified next",
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -192,11 +203,9 @@ impl ExperimentRow {
         let minutes = minutes.filter(|minutes| took_min >= MINUTES_USED_UP * minutes);
         let (used_up, options) = match minutes {
             _ if self.state != State::Done || self.spec.mode != Mode::Once => return None,
-            _ if evaluations >= most => {
-                (format!("{most} evaluations"), "--evaluations N".to_owned())
-            }
+            _ if evaluations >= most => (counted(most, "evaluation"), "--evaluations N".to_owned()),
             Some(minutes) => (
-                format!("{minutes} minutes of measuring"),
+                format!("{minutes} min of measuring"),
                 format!("--evaluations {most} --wall-time-min MINUTES"),
             ),
             None => return None,
@@ -208,7 +217,7 @@ impl ExperimentRow {
         ))
     }
 
-    /// How many measurements of the experiment that it starts from tell its search something.
+    /// How many evaluations of the experiment that it starts from tell its search something.
     pub fn carried_over(&self) -> usize {
         let own = &self.report.control.0;
         let is_shared =
@@ -219,7 +228,7 @@ impl ExperimentRow {
     /// What to say of a fork whose parameters are all other ones than those it starts from.
     pub fn carries_nothing_over(&self) -> Option<&'static str> {
         (!self.prior.is_empty() && self.carried_over() == 0).then_some(
-            "no measurement of the earlier experiment carries over, because the two have no parameter in common",
+            "no evaluation of the earlier experiment carries over, because the two have no parameter in common",
         )
     }
 
@@ -275,7 +284,7 @@ pub struct Summary {
     pub best_score: Option<f64>,
     /// What was shown, in one sentence; empty until there is something to say.
     pub sentence: String,
-    /// The experiment whose measurements it starts from.
+    /// The experiment whose evaluations it starts from.
     pub parent: Option<i64>,
     /// Whether its winner is in force on the host.
     pub promoted: bool,
@@ -297,11 +306,14 @@ impl Summary {
     /// How many evaluations there are, and may be, in words.
     #[must_use]
     pub fn counted(&self) -> String {
-        let (done, budget) = (self.evaluations, self.budget);
-        match (self.always_on, done > budget) {
-            (true, _) => format!("{done} evaluations; each search may use {budget}"),
-            (false, true) => format!("{done} evaluations, above the budget of {budget}"),
-            (false, false) => format!("{done} of {budget} evaluations"),
+        let budget = self.budget;
+        let done = counted(self.evaluations, "evaluation");
+        match (self.always_on, self.evaluations > budget) {
+            (true, _) => format!("{done}; each search may use {budget}"),
+            (false, true) => format!("{done}, above the budget of {budget}"),
+            (false, false) => {
+                format!("{} of {}", self.evaluations, counted(budget, "evaluation"))
+            }
         }
     }
 }
@@ -766,7 +778,7 @@ impl Store {
             }
             if row.in_force().is_some() {
                 return Err(Error::Conflict(format!(
-                    "what experiment {id} found is in force on this host: roll it back first"
+                    "the winner of experiment {id} is in force on this host: roll back experiment {id} first"
                 )));
             }
             if let Some(rest) = row.unfinished_rollback() {

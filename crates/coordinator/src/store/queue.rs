@@ -1,11 +1,11 @@
-//! The queue of experiments, and each experiment's queue of configurations to try by hand.
+//! The queue of experiments, and each experiment's enqueued configurations.
 
 use bayes_opt::Configuration;
 
 use super::creation::{Once, made_before, remember};
 use super::database::Database;
 use super::experiments::find;
-use super::{Store, json, now_ms, to_json};
+use super::{State, Store, json, now_ms, to_json};
 use crate::error::Error;
 
 /// The place behind all that wait, inside a transaction: the time, and later than the last one's
@@ -19,8 +19,28 @@ pub(super) fn end_of_queue(database: &mut Database) -> Result<i64, Error> {
     Ok(last.map_or_else(now_ms, |last| now_ms().max(last.saturating_add(1))))
 }
 
+impl State {
+    /// What to do so that the experiment `id` measures what is enqueued; `None` where it does so by
+    /// itself. `is_used_up`: its budget allows no further evaluation.
+    #[must_use]
+    pub fn until_enqueued(self, id: i64, is_used_up: bool) -> Option<String> {
+        let is_active = matches!(self, Self::Queued | Self::Running);
+        let state = self.with_verb();
+        Some(match (is_active, is_used_up) {
+            (true, false) => return None,
+            (true, true) => {
+                format!("experiment {id} has used up its budget: raise its budget")
+            }
+            (false, true) => {
+                format!("experiment {id} {state}: raise its budget, then resume it")
+            }
+            (false, false) => format!("experiment {id} {state}: resume it"),
+        })
+    }
+}
+
 impl Store {
-    /// Puts a configuration at the end of those to be tried; one of a request that is sent again is
+    /// Puts a configuration behind those that are enqueued; one of a request that is sent again is
     /// there already, or has been taken.
     pub(crate) fn enqueue(
         &self,
@@ -46,7 +66,7 @@ impl Store {
         })
     }
 
-    /// The configurations to be tried, first one first.
+    /// The enqueued configurations, first one first.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
@@ -58,5 +78,36 @@ impl Store {
             )
         })?;
         rows.iter().map(|row| json(&row[0])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn what_is_to_be_done_depends_on_the_state_and_the_budget() {
+        for (state, is_used_up, expected) in [
+            (State::Queued, false, None),
+            (State::Running, false, None),
+            (
+                State::Running,
+                true,
+                Some("experiment 1 has used up its budget: raise its budget"),
+            ),
+            (
+                State::Done,
+                true,
+                Some("experiment 1 is done: raise its budget, then resume it"),
+            ),
+            (
+                State::Failed,
+                false,
+                Some("experiment 1 has failed: resume it"),
+            ),
+        ] {
+            let said = state.until_enqueued(1, is_used_up);
+            assert_eq!(said.as_deref(), expected, "{state}");
+        }
     }
 }

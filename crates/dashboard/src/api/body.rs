@@ -24,9 +24,13 @@ pub(crate) fn body<T: DeserializeOwned + JsonSchema>(bytes: &Bytes) -> Result<T,
     }
     let in_words = |error: &serde_json::Error| {
         let text = tuner::spec::plain(&error.to_string());
-        match text.strip_prefix("missing field ") {
-            Some(field) => format!("there is no {field}; the keys are {}", keys()),
-            None => text,
+        match text.starts_with("there is no key ") {
+            // The place is where the object ends, which is not to blame.
+            true => {
+                let missing = text.split(" at line ").next().unwrap_or(&text);
+                format!("{missing}; the keys are {}", keys())
+            }
+            false => text,
         }
     };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -73,7 +77,7 @@ mod tests {
         assert_eq!(refusal::<GivenNote>("[1]"), format!("{object} text"));
         assert_eq!(
             refusal::<GivenNote>("{}"),
-            "there is no `text` at line 1 column 2; the keys are text"
+            "there is no key `text`; the keys are text"
         );
         for (said, words) in [
             (

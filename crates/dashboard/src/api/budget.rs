@@ -8,6 +8,7 @@ use coordinator::{EVALUATIONS_MAX, TimeLimit};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use tuner::sentence::counted;
 use tuner::spec::check_wall_time;
 
 use super::body::body;
@@ -80,7 +81,7 @@ pub(crate) async fn set_budget(
         TimeLimit::Remove => ", no time limit".into(),
         TimeLimit::Minutes(minutes) => format!(", {minutes} min"),
     };
-    let detail = Detail(format!("{evaluations} evaluations{said}"));
+    let detail = Detail(format!("{}{said}", counted(evaluations, "evaluation")));
     let changed = act(app, &id, move |coordinator, id| {
         coordinator.set_budget(id, evaluations, time)
     });

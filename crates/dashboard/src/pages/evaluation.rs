@@ -10,6 +10,7 @@ use tuner::evaluation::{Block, Order};
 use tuner::experiment::BY_USER;
 use tuner::metrics::lookup;
 use tuner::report::EvaluationRecord;
+use tuner::sentence::sentence;
 use tuner::spec::Spec;
 
 use super::{Here, Reader, Who, answer, page};
@@ -72,6 +73,8 @@ struct EvaluationPage {
     note: String,
     /// The body of a request that measures this configuration once more.
     again: String,
+    /// What is said once it is enqueued, and what to do.
+    enqueued: String,
 }
 
 fn block_rows(spec: &Spec, blocks: &[Block], metrics: &[String]) -> Vec<BlockRow> {
@@ -118,6 +121,15 @@ fn reason(
     })
 }
 
+/// What is said once a configuration is enqueued: what to do, where it does not come by itself.
+fn enqueued(summary: &Summary) -> String {
+    let is_used_up = summary.evaluations >= summary.budget;
+    let hint = summary.state.until_enqueued(summary.id, is_used_up);
+    let hint = hint.filter(|_| !summary.always_on);
+    let hint = hint.map_or_else(String::new, |hint| format!(" {}", sentence(&hint)));
+    format!("The configuration is enqueued.{hint}")
+}
+
 fn evaluation_page(
     app: &App,
     id: i64,
@@ -143,6 +155,7 @@ fn evaluation_page(
     let metric = objective.map_or_else(String::new, |objective| objective.metric.clone());
     let unit = Unit::in_spec(&row.spec, &metric);
     let is_there = |number: usize| store.evaluation(id, number).is_ok();
+    let summary = readers::summary(role, api::summary(coordinator, id)?);
     let again = serde_json::json!({ "configuration": record.configuration });
     Ok(page(&EvaluationPage {
         reader: visitor.into(),
@@ -153,7 +166,6 @@ fn evaluation_page(
             .target
             .as_ref()
             .is_some_and(|it| it.start.is_some()),
-        summary: readers::summary(role, api::summary(coordinator, id)?),
         number,
         previous: number
             .checked_sub(1)
@@ -187,6 +199,8 @@ fn evaluation_page(
         may_write: visitor.role == Role::Write,
         note: record.note.clone().unwrap_or_default(),
         again: again.to_string(),
+        enqueued: enqueued(&summary),
+        summary,
     }))
 }
 

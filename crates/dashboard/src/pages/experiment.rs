@@ -199,6 +199,8 @@ struct ExperimentPage {
     promoted_at: Option<When>,
     /// What a rollback will do.
     sure: String,
+    /// What is asked before it is forked.
+    fork_question: String,
     verbs: Verbs,
     /// It waits for its turn, or is measured.
     is_active: bool,
@@ -221,6 +223,19 @@ fn failure(summary: &Summary) -> Option<String> {
         "The experiment failed: {}.",
         why.trim_end_matches('.')
     ))
+}
+
+/// What is asked before an experiment is forked.
+fn fork_question(id: i64, has_measured: bool) -> String {
+    match has_measured {
+        true => format!(
+            "Fork experiment {id}? The new experiment starts from the evaluations of experiment {id} and waits in the queue."
+        ),
+        false => format!(
+            "Fork experiment {id}? Experiment {id} has no evaluations to start from. The new experiment starts without any and waits \
+             in the queue."
+        ),
+    }
 }
 
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
@@ -247,6 +262,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let not_restored = row.unfinished_rollback();
     let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
     let not_restored = readers::lines(role, not_restored).join(", ");
+    let has_measured = store.has_measured(id)?;
     let mut verdict = Verdict::of(&row);
     let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
     let barred = match is_found && !summary.promoted {
@@ -280,6 +296,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             true => before_rollback(coordinator, &summary)?,
             false => String::new(),
         },
+        fork_question: fork_question(id, has_measured),
         command: app.command.clone(),
         best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
@@ -295,7 +312,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
-        verbs: Verbs::of(&row, role, store.has_measured(id)?, &now),
+        verbs: Verbs::of(&row, role, has_measured, &now),
         wall_time_min: row
             .budget()
             .wall_time_min

@@ -90,7 +90,7 @@ pub(super) enum Verb {
         #[arg(long)]
         yes: bool,
     },
-    /// Delete an experiment with all its measurements, without asking.
+    /// Delete an experiment with all its evaluations, without asking.
     Delete {
         /// The experiment's number.
         id: i64,
@@ -102,8 +102,8 @@ pub(super) enum Verb {
         /// The evaluation's number.
         evaluation: usize,
     },
-    /// Measure this configuration before the search's next proposal. If the experiment is paused or
-    /// has ended, resume it.
+    /// Enqueue a configuration: it is measured before the search's next proposal. A paused or ended
+    /// experiment stays as it is: run `resume` afterwards.
     Enqueue {
         /// The experiment's number.
         id: i64,
@@ -135,8 +135,8 @@ pub(super) enum Verb {
         /// The note. An empty text takes the note away.
         text: String,
     },
-    /// Create an experiment that starts from this one's measurements; prints the new experiment's
-    /// number.
+    /// Create an experiment that starts from the evaluations of this one; prints the new
+    /// experiment's number.
     Fork {
         /// The experiment's number.
         id: i64,

@@ -165,6 +165,14 @@ fn whoever_has_no_valid_token_is_told_what_to_do() {
             .with_code(2)
             .saying(&["is reserved"]);
     }
+    tokens(&toy, &["revoke", "owner"])
+        .with_code(2)
+        .saying(&["serve.json: to replace them, delete that file"]);
+    let mut elsewhere = toy.slackline(&["experiments", "--url", "foo", "ls"]);
+    elsewhere.env("SLACKLINE_TOKEN", "x");
+    Ended::of(elsewhere)
+        .with_code(2)
+        .saying(&["--url foo is not an address: give for example http://127.0.0.1:8431"]);
 }
 
 /// What the audit log says, oldest entry first: who, from where, what, the status, why not.

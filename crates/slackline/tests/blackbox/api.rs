@@ -316,7 +316,8 @@ fn a_wrong_token_in_an_address_is_said_so() {
         .unwrap();
     let said = String::from_utf8_lossy(&asked.stderr).into_owned();
     assert!(
-        said.contains("the token in SLACKLINE_TOKEN is not valid"),
+        said.contains("the token in SLACKLINE_TOKEN is not valid")
+            && said.contains("lists the named tokens and when each expires"),
         "{said}"
     );
     assert!(!said.contains("/login"), "{said}");

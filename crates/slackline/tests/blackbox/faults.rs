@@ -13,7 +13,7 @@ use crate::toy::{Ended, Toy, through};
 fn gives_up(toy: &Toy, saying: &[&str]) {
     Ended::of(toy.tune(&[]))
         .with_code(2)
-        .saying(&["the unchanged control could not be measured, 3 times in a row"])
+        .saying(&["the control could not be measured (3 attempts)"])
         .saying(saying)
         .saying(&["Everything is restored."]);
     toy.assert_as_before(&format!("{saying:?}"));

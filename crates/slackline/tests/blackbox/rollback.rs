@@ -518,7 +518,7 @@ fn of_four_promotions_at_once_one_succeeds() {
         for (status, said) in answers.iter().filter(|(status, _)| *status != 200) {
             let why = said["detail"].as_str().unwrap();
             assert_eq!(*status, 409, "{said}");
-            assert!(why.contains("is in force already"), "{why}");
+            assert!(why.contains("is already in force"), "{why}");
         }
         assert_ne!(toy.knob(), FIRST);
         server.does(&["rollback", &id.to_string()]).with_code(0);
@@ -572,7 +572,7 @@ fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
         assert!(!before.contains(hidden), "{hidden}: {before}");
     }
     // Nothing is forgotten unseen.
-    let said = ["leaves as it is, for good", &path, "--yes"];
+    let said = ["no longer try to restore", &path, "--yes"];
     server
         .does(&["forget-rest", &text])
         .with_code(1)

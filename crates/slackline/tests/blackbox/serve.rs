@@ -313,7 +313,7 @@ fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
         server
             .does(&[verb, &text])
             .with_code(2)
-            .saying(&["promoted on a running service: roll back first"]);
+            .saying(&["cannot be measured while its winner is in force"]);
     }
     assert_eq!(read(&toy, "live"), promoted);
     server.does(&["rollback", &text]).with_code(0);
@@ -427,7 +427,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_ne!(toy.knob(), FIRST);
     does(&["delete", &text])
         .with_code(2)
-        .saying(&["roll it back first"]);
+        .saying(&["is in force on this host: roll back experiment"]);
     does(&["rollback", &text])
         .with_code(0)
         .saying(&["rolled back: ", " = 50"]);
@@ -563,15 +563,15 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     let id = server.create();
     let failed = server.wait_for(id, &["failed"]);
     let message = failed["message"].as_str().unwrap();
-    assert!(message.contains("3 times in a row"), "{message}");
+    assert!(message.contains("(3 attempts)"), "{message}");
     // It stands where its user is told what to do, and nowhere else.
     let page = crate::rollback::html(&server, &format!("/experiments/{id}"));
-    assert_eq!(page.matches("3 times in a row").count(), 1, "{page}");
+    assert_eq!(page.matches("(3 attempts)").count(), 1, "{page}");
     let text = id.to_string();
     server
         .does(&["verify", &text])
         .with_code(2)
-        .saying(&["no measurements to verify"]);
+        .saying(&["no evaluations to verify"]);
     server
         .does(&["enqueue", &text, "x=20"])
         .with_code(0)

@@ -186,7 +186,7 @@ fn no_request_and_too_few_are_no_figure() {
         skip(&ended.stderr);
         return;
     }
-    let control = "the unchanged control could not be measured, 3 times in a row";
+    let control = "the control could not be measured (3 attempts)";
     ended
         .with_code(2)
         .saying(&[control, "metrics.p50: no data: no request within the last"]);

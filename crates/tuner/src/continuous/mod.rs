@@ -54,6 +54,7 @@ pub use view::{Evidence, TestValue, View};
 use crate::ledger::Drift;
 use crate::live::{Changed, in_sentences};
 use crate::report::{score_text, significant};
+use crate::sentence::{counted, sentence};
 use crate::spec::{AlertSpec, ObjectiveSpec};
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but
@@ -352,7 +353,7 @@ impl Controller {
         self.entries.push(Entry {
             at,
             kind: kind.to_owned(),
-            text: state::sentence(&text.into()),
+            text: sentence(&text.into()),
         });
     }
 
@@ -396,8 +397,8 @@ impl Controller {
                 "outside the hours in which something may be changed".to_owned()
             } else {
                 format!(
-                    "the change budget of today is used up ({})",
-                    self.rules.changes_per_day
+                    "{} are made today, and no more are allowed",
+                    counted(self.rules.changes_per_day, "promotion")
                 )
             };
             return Gate::Shut(window, why);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Alert, calendar};
 use crate::ledger::Drift;
+use crate::sentence::sentence;
 
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -285,15 +286,6 @@ pub struct Entry {
     pub kind: String,
     /// The words.
     pub text: String,
-}
-
-/// A text that begins like a sentence and ends like one.
-pub(crate) fn sentence(text: &str) -> String {
-    let mut letters = text.trim_end_matches('.').chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).chain(['.']).collect(),
-        None => String::new(),
-    }
 }
 
 /// Why a search or a promotion waits.

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
 use crate::report::score_text;
+use crate::sentence::counted;
 use crate::spec::ObjectiveSpec;
 
 /// One drift test as it stands.
@@ -93,7 +94,8 @@ impl View {
                     Some(_) => "not watched",
                     None => "nothing is watched",
                 };
-                format!("{what}, and {watched}: {why}; {rounds} rounds so far")
+                let rounds = counted(rounds, "round");
+                format!("{what}, and {watched}: {why}; {rounds} so far")
             }
             (None, Some(_), _) => what,
             (None, None, Some(_)) => {
@@ -128,18 +130,18 @@ impl View {
         lines.extend(self.tests.iter().map(|test| {
             let counted = counted(test.rounds, "round");
             format!(
-                "drift of {}: {} of the evidence that raises an alarm, after {counted}",
+                "{}: evidence of a drift {} (an alarm at 1), after {counted}",
                 test.series,
-                share(test.evidence / test.threshold)
+                evidence(test.evidence / test.threshold)
             )
         }));
         let window = if self.next_window <= now {
             "now".to_owned()
         } else {
-            self.next_window.strftime("%F %T UTC").to_string()
+            self.next_window.strftime("from %F %T UTC on").to_string()
         };
         lines.push(format!(
-            "changes today ({}): {} of {}; next allowed: {window}",
+            "promotions today ({}): {} of {}; the next is allowed {window}",
             self.time_zone, self.changes_today, self.changes_per_day
         ));
         lines.push(format!(
@@ -152,19 +154,11 @@ impl View {
     }
 }
 
-/// `1 alarm`, `2 alarms`.
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
-}
-
-/// A share of 1 in per cent.
-fn share(share: f64) -> String {
+/// Evidence of a drift, on the scale of the chart: at 1 there is an alarm.
+fn evidence(share: f64) -> String {
     match share < 0.001 {
-        true => "less than 0.1 %".to_owned(),
-        false => format!("{:.1} %", 100.0 * share),
+        true => "below 0.001".to_owned(),
+        false => format!("{share:.3}"),
     }
 }
 
@@ -225,13 +219,11 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, share};
+    use super::evidence;
 
     #[test]
     fn numbers_are_told_as_people_write_them() {
-        assert_eq!(counted(0, "alarm"), "0 alarms");
-        assert_eq!(counted(1, "alarm"), "1 alarm");
-        assert_eq!(share(9.4 / 11_520_000.0), "less than 0.1 %");
-        assert_eq!(share(0.0163), "1.6 %");
+        assert_eq!(evidence(9.4 / 11_520_000.0), "below 0.001");
+        assert_eq!(evidence(0.0163), "0.016");
     }
 }

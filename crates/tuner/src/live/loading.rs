@@ -137,7 +137,7 @@ impl Live<'_> {
             };
             if attempt == ATTEMPTS {
                 return Err(side.unmeasured(format!(
-                    "the load on the side of the {} could not be measured {ATTEMPTS} times in a row: {complaint}",
+                    "the load on the side of the {} could not be measured ({ATTEMPTS} attempts): {complaint}",
                     side.name()
                 )));
             }

@@ -2,6 +2,7 @@
 //! which a key stands.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use config_errors::plain;
@@ -123,20 +124,25 @@ impl Source {
                 // What is missing is found at the end of its table, whose last key is not to blame.
                 let is_of_key = error.is_data() && !text.starts_with("missing");
                 let key = is_of_key.then(|| self.key_at(at)).flatten();
+                // What is missing from the whole file has no line.
+                let end = self.text.get(at..).unwrap_or_default().trim_end();
+                let is_of_file = text.starts_with("missing") && end == "}";
                 self.wrong(
-                    Some(error.line()),
+                    (!is_of_file).then(|| error.line()),
                     key,
                     text.strip_suffix(&said).unwrap_or(&text),
                 )
             })
         } else {
             toml::from_str(&self.text).map_err(|error: toml::de::Error| {
-                // What is missing from the whole file belongs to none of its keys.
-                let key = error
+                // What is missing from the whole file belongs to no key and no line of it.
+                let is_of_file = |span: &Range<usize>| *span == (0..self.text.len());
+                let is_missing = error.message().starts_with("missing");
+                let span = error
                     .span()
-                    .filter(|span| span.start > 0 || !error.message().starts_with("missing"))
-                    .and_then(|span| self.key_at(span.start));
-                let line = error.span().map(|span| self.line_of(span.start));
+                    .filter(|span| !(is_missing && is_of_file(span)));
+                let key = span.as_ref().and_then(|span| self.key_at(span.start));
+                let line = span.map(|span| self.line_of(span.start));
                 self.wrong(line, key, error.message())
             })
         }
@@ -146,6 +152,9 @@ impl Source {
     fn wrong(&self, line: Option<usize>, key: Option<String>, message: &str) -> SpecError {
         let key = key.unwrap_or_default();
         let mut message = shortened(&plain(message));
+        if line.is_none() && message == "there is no key `parameters`" {
+            message = self.no_parameters();
+        }
         if key.starts_with("workload.parse") {
             message += PARSE_HINT;
         }
@@ -176,6 +185,16 @@ impl Source {
             key: key.to_owned(),
             message: message.into(),
         }
+    }
+
+    /// What is said of a specification without parameters.
+    pub(super) fn no_parameters(&self) -> String {
+        let list = if self.json {
+            "parameters"
+        } else {
+            "[[parameters]]"
+        };
+        format!("the specification has no `{list}`: add at least one parameter")
     }
 
     fn line_of(&self, offset: usize) -> usize {

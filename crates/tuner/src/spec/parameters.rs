@@ -59,7 +59,7 @@ pub(super) fn check_space(
     templates: Templates,
 ) -> Result<CheckedSpace, SpecError> {
     if spec.parameters.is_empty() {
-        return Err(source.error("parameters", "there is none: nothing could be tuned"));
+        return Err(source.error("parameters", source.no_parameters()));
     }
     let mut parameters = Vec::new();
     let mut kept = Vec::new();

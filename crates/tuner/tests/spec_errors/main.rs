@@ -703,7 +703,33 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     );
     assert_eq!(
         json("{\"parameters\": [{\"name\": \"x\"}]}"),
-        "spec.json:1: missing field `type`"
+        "spec.json:1: there is no key `type`"
+    );
+    // What is missing from the whole file has no line; from the first table, that of its head.
+    assert_eq!(
+        json("{\n\"name\": \"a\"\n}\n"),
+        "spec.json: the specification has no `parameters`: add at least one parameter"
+    );
+    let toml = |text: &str| error_in("spec.toml", text, &Roots::default());
+    for text in [
+        "name = \"a\"\n",
+        "\nseed = 1\n[target]\nstart = [\"a\"]\n",
+        "parameters = []\n",
+    ] {
+        let said = toml(text);
+        assert!(
+            said.ends_with("the specification has no `[[parameters]]`: add at least one parameter"),
+            "{said}"
+        );
+        assert_eq!(
+            said.starts_with("spec.toml:1: "),
+            text.starts_with("par"),
+            "{said}"
+        );
+    }
+    assert_eq!(
+        toml("[[parameters]]\nname = \"x\"\n"),
+        "spec.toml:1: parameters[0]: there is no key `type`"
     );
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("spec.toml");
