@@ -75,9 +75,10 @@ impl Left {
     /// The reason does not repeat the name.
     fn new(subject: String, why: &impl std::fmt::Display) -> Self {
         let why = why.to_string();
-        let start = format!("{subject}: ");
+        let rest = why.strip_prefix(&subject);
+        let rest = rest.and_then(|it| it.strip_prefix(": ").or_else(|| it.strip_prefix(' ')));
         Self {
-            why: why.strip_prefix(&start).unwrap_or(&why).to_owned(),
+            why: rest.unwrap_or(&why).to_owned(),
             subject,
         }
     }
@@ -493,6 +494,10 @@ mod tests {
     fn the_reason_of_what_is_left_does_not_repeat_its_name() {
         let left = |why: &str| Left::new("/etc/app.conf".into(), &why).to_string();
         assert_eq!(left("/etc/app.conf: gone"), "/etc/app.conf (gone)");
+        assert_eq!(
+            left("/etc/app.conf cannot be replaced: it is a directory"),
+            "/etc/app.conf (cannot be replaced: it is a directory)"
+        );
         assert_eq!(left("the disk is full"), "/etc/app.conf (the disk is full)");
     }
 }
