@@ -601,10 +601,10 @@ fn what_is_promoted_on_a_running_service_keeps_others_from_being_measured_on_it(
     let shown = server.wait_for(other, &["paused"]);
     let why = shown["message"].as_str().unwrap();
     assert!(
-        why.contains("promoted on the same running service"),
+        why.contains("in force on the same running service"),
         "{why}"
     );
-    let said = ["roll experiment 1 back first"];
+    let said = ["roll back experiment 1 first"];
     server.does(&["resume", "2"]).with_code(2).saying(&said);
     assert_eq!(read(&toy, "live"), promoted);
     server.does(&["rollback", "1"]).with_code(0);
