@@ -1,5 +1,6 @@
 //! The thread that measures: it takes experiments from the store, one after the other.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -259,6 +260,12 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Does something with the disk space that is kept for rollbacks.
+    pub fn lend_reserve<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _lent = self.reserve.lend();
+        work()
+    }
+
     /// Whether it has been asked to [`end`](Self::end).
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
@@ -278,7 +285,12 @@ impl Coordinator {
 
     /// The host first, then the store: no row says that all is well before it is.
     fn recover(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
-        self.undo(report)?;
+        let is_undone = Cell::new(false);
+        self.undo(&|text| {
+            is_undone.set(true);
+            report(text);
+        })?;
+        self.settle_interrupted(is_undone.get(), report)?;
         for recovered in self.store.recover()? {
             report(&recovered);
         }

@@ -10,7 +10,10 @@ use tuner::spec::{CheckedSpec, Mode, TargetSpec};
 use crate::actions::refused;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, Promotion, State, unfinished};
+use crate::store::{ExperimentRow, Promotion, State, for_rollback, unfinished};
+
+/// What is in force where a promotion was interrupted and there was nothing to undo.
+const UNKNOWN: &str = "not known, because the promotion was interrupted: roll it back";
 
 impl Coordinator {
     /// Applies the winner of a verified improvement to the running system, and leaves it there.
@@ -148,14 +151,50 @@ impl Coordinator {
         let promoted = live.promote(configuration);
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
-        live.restore()?;
+        let restored = live.restore();
         match promoted {
-            Ok(changed) => Ok(changed),
+            Ok(changed) => {
+                restored?;
+                Ok(changed)
+            }
             Err(error) => {
+                // What could not be taken back is in the journal: nothing is promoted.
                 self.store.set_promotion(row.id, row.promotion.as_ref())?;
-                Err(Error::Conflict(error.to_string()))
+                let also = restored.err().map(|it| format!("; {it}"));
+                Err(Error::Conflict(format!(
+                    "{error}{}",
+                    also.unwrap_or_default()
+                )))
             }
         }
+    }
+
+    /// Settles a promotion that a killed server had begun, after its changes are undone. If
+    /// something undone, then it was the promotion, and nothing is in force. Else nobody knows how
+    /// far it had come, and the row says so.
+    pub(crate) fn settle_interrupted(
+        &self,
+        is_undone: bool,
+        report: &dyn Fn(&str),
+    ) -> Result<(), Error> {
+        let mut all = self.store.experiments()?;
+        all.retain(|it| it.promoted && !it.always_on);
+        for id in all.into_iter().map(|it| it.id) {
+            let row = self.store.experiment(id)?;
+            let begun = row.in_force();
+            let begun = begun.filter(|it| !it.is_complete && it.changed.is_empty());
+            let Some(begun) = begun else { continue };
+            let known = (!is_undone).then(|| Promotion {
+                changed: vec![UNKNOWN.to_owned()],
+                ..begun.clone()
+            });
+            self.store.set_promotion(id, known.as_ref())?;
+            report(&match is_undone {
+                true => format!("the promotion of experiment {id} was interrupted, and is undone"),
+                false => format!("the promotion of experiment {id} was interrupted: roll it back"),
+            });
+        }
+        Ok(())
     }
 
     /// Forgets what a rollback could not restore: it stays as it is, nothing tries it again, and
@@ -212,11 +251,9 @@ impl Coordinator {
         let others = self.store.experiments()?.into_iter();
         for other in others.filter(|it| it.promoted && it.id != row.id) {
             let theirs = self.store.experiment(other.id)?.spec.target;
-            if theirs.is_some_and(|theirs| is_same_service(target, &theirs)) {
-                return Ok(Some(format!(
-                    "the winner of experiment {0} is in force on the same running service: roll back experiment {0} first",
-                    other.id
-                )));
+            let shared = theirs.and_then(|theirs| shared_service(target, &theirs));
+            if let Some(shared) = shared {
+                return Ok(Some(for_rollback(other.id, &shared)));
             }
         }
         Ok(None)
@@ -261,13 +298,20 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     })
 }
 
-/// Whether two experiments tell the same running service of its configuration: by the same file, or
-/// by the same command.
-fn is_same_service(one: &TargetSpec, other: &TargetSpec) -> bool {
+/// By what two experiments tell the same running service of its configuration: the same file, or
+/// the same command.
+pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<String> {
+    if !one.is_told() {
+        return None;
+    }
     let mut files = one.files.iter();
     let mut steps = one.apply.iter();
-    files.any(|file| other.files.iter().any(|it| it.path == file.path))
-        || steps.any(|step| other.apply.contains(step))
+    let file = files.find(|file| other.files.iter().any(|it| it.path == file.path));
+    let mut is_same_step = || steps.any(|step| other.apply.contains(step));
+    match file {
+        Some(file) => Some(file.path.clone()),
+        None => is_same_step().then(|| "both have the same apply step".to_owned()),
+    }
 }
 
 /// Why a verified configuration cannot be put in force whole: this host has lost a knob of it.

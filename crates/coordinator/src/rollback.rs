@@ -80,7 +80,7 @@ impl Coordinator {
         // Somebody else, or the experiment itself, may have rolled it back until the host was free.
         let row = self.to_be_rolled_back(id)?;
         let rest = row.promotion.iter().flat_map(|it| it.left.clone());
-        let rolled_back = live.roll_back(&rest.collect::<Vec<_>>());
+        let rolled_back = live.roll_back_by_hand(&rest.collect::<Vec<_>>());
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
         let restored = live.restore();
@@ -106,13 +106,17 @@ impl Coordinator {
     }
 
     /// The continuous experiments in the queue, which may promote as soon as nothing of this
-    /// experiment is in force any more.
+    /// experiment is in force any more: none while the queue is paused.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn would_promote(&self, id: i64) -> Result<Vec<i64>, Error> {
+        if self.store.is_queue_paused()? {
+            return Ok(Vec::new());
+        }
         let others = self.store.experiments()?.into_iter();
         let others = others.filter(|it| it.id != id && it.always_on);
+        let others = others.filter(|it| !matches!(it.wish, Some(Wish::Pause | Wish::Stop)));
         let active = others.filter(|it| matches!(it.state, State::Queued | State::Running));
         Ok(active.map(|it| it.id).collect())
     }
@@ -192,7 +196,14 @@ impl Coordinator {
                 // to be undone before.
                 Ok(live) => {
                     drop(live);
-                    self.undo(&|_| ())?;
+                    if let Err(error) = self.undo(&|_| ()) {
+                        let mut live = Live::new(spec, &self.state_dir, Interrupt::default())?;
+                        // The rollback tells the service itself.
+                        return match live.forget_to_tell() {
+                            true => Ok(live),
+                            false => Err(error),
+                        };
+                    }
                 }
                 Err(TunerError::Host(error @ HostError::Locked { .. })) => {
                     let is_ours = matches!(&error, HostError::Locked { pid, .. } if *pid == std::process::id());

@@ -259,6 +259,42 @@ fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
     text
 }
 
+/// What the user of a rollback should know before it.
+fn before_rollback(coordinator: &Coordinator, summary: &Summary) -> Result<String, Error> {
+    let mut text = "Undo the promotion? Each file becomes as it was before the promotion, and each knob gets the control's value.".to_owned();
+    let progress = coordinator.progress();
+    if progress.is_some_and(|it| it.evaluation.is_some() || it.verifying.is_some()) {
+        text.push_str(" The evaluation that is being measured now is interrupted.");
+    }
+    if summary.always_on && experiment::is_active(summary.state) {
+        text.push_str(" The rollback also pauses this experiment.");
+    }
+    for other in coordinator.would_promote(summary.id)? {
+        text.push_str(&format!(
+            " Continuous experiment {other} may promote afterwards: to prevent this, pause it first."
+        ));
+    }
+    Ok(text)
+}
+
+/// An experiment whose rollback could not restore everything.
+struct InPart {
+    id: i64,
+    name: String,
+    /// What is not restored, with the reasons.
+    left: String,
+}
+
+fn in_part(all: &[Summary]) -> Vec<InPart> {
+    let left = all.iter().filter(|it| !it.not_restored.is_empty());
+    left.map(|it| InPart {
+        id: it.id,
+        name: it.name.clone(),
+        left: it.not_restored.join(", "),
+    })
+    .collect()
+}
+
 /// The objective, also of a specification without one.
 fn objective(row: &ExperimentRow) -> ObjectiveSpec {
     let none = || ObjectiveSpec {
@@ -457,6 +493,7 @@ struct HostPage {
     store: String,
     changed: Vec<String>,
     promoted: Vec<(i64, String)>,
+    in_part: Vec<InPart>,
     commands: Vec<api::OfCommand>,
     probes: Vec<Probe>,
 }
@@ -498,6 +535,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             promoted: promoted
                 .map(|summary| (summary.id, summary.name.clone()))
                 .collect(),
+            in_part: in_part(&experiments),
             commands: readers::commands(role, api::of_commands(coordinator)?),
             probes: ::host::probe(&::host::Roots::default()),
         }))

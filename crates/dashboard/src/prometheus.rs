@@ -333,6 +333,7 @@ mod tests {
             sentence: String::new(),
             parent: None,
             promoted: false,
+            not_restored: Vec::new(),
             imported: false,
             always_on: false,
             waits: None,

@@ -145,6 +145,7 @@ pub(crate) fn summary(role: Role, summary: Summary) -> Summary {
         message: summary.message.map(|it| line(role, &it)),
         sentence: line(role, &summary.sentence),
         waits: summary.waits.map(|it| line(role, &it)),
+        not_restored: lines(role, summary.not_restored),
         ..summary
     }
 }

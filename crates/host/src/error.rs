@@ -311,6 +311,14 @@ fn held(path: &std::path::Path, pid: u32, command: &str, started: &str) -> Strin
             "another slackline is starting on this host and holds {path}; try again in a few seconds"
         );
     }
+    // A server lets go of the host when it measures nothing.
+    if command.split_whitespace().any(|word| word == "serve") {
+        return format!(
+            "`slackline serve` (pid {pid}, since {started}) is measuring on this host and holds {path}. Pause its queue with \
+             `slackline experiments pause-queue`, and pause a continuous experiment that watches a promotion. Wait for the end of the \
+             evaluation, and try again"
+        );
+    }
     format!(
         "another slackline is at work on this host: pid {pid} ({command}), since {started}, holds {path}; wait for it, or stop it with: \
          kill -INT {pid}"

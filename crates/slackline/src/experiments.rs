@@ -7,6 +7,7 @@ use coordinator::store::{State, Wish};
 use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+use tuner::live::in_sentences;
 use tuner::sentence::counted;
 
 use crate::{Done, message, print, table};
@@ -162,12 +163,18 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         let now = client.json("POST", &on(id, verb), None)?;
         let now_is = state(&now);
         message(&match verb {
-            "promote" => format!("experiment {id} is {now_is}; in force: {}", in_force(&now)),
+            "promote" => format!(
+                "experiment {id} is {now_is}. {}",
+                in_sentences(&texts(&now["promotion"]["changed"])).join(" ")
+            ),
             "rollback" if not_restored(&now).is_some() => format!(
-                "experiment {id} is {now_is}; it is rolled back ({}), except what could not be restored: {}. Mend that, and roll back \
-                 again: only the rest is tried then. To forget what is gone for good: `slackline experiments forget-rest {id}`",
-                texts(&now["rolled_back"]).join("; "),
-                in_force(&now)
+                "the rollback could not restore {}. Repair it, then roll back again: only the rest is tried then. If it is gone for \
+                 good, forget it: `slackline experiments forget-rest {id}`. {}Experiment {id} is {now_is}",
+                rest_of(&now),
+                match texts(&now["rolled_back"]) {
+                    done if done.is_empty() => String::new(),
+                    done => format!("Rolled back: {}. ", done.join("; ")),
+                }
             ),
             "rollback" => format!(
                 "rolled back: {}; experiment {id} is {now_is}",
@@ -260,7 +267,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         Verb::ForgetRest { id, yes } => {
             let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            let rest = in_force(&now);
+            let rest = rest_of(&now);
             if !yes && not_restored(&now).is_some() {
                 message(&format!(
                     "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
@@ -459,8 +466,8 @@ fn not_restored(experiment: &Value) -> Option<&Vec<Value>> {
     left.filter(|left| !left.is_empty())
 }
 
-/// What a promotion has changed, or what its rollback could not restore.
-fn in_force(experiment: &Value) -> String {
+/// What a rollback could not restore, with the reasons.
+fn rest_of(experiment: &Value) -> String {
     texts(&experiment["promotion"]["changed"]).join(", ")
 }
 
@@ -602,11 +609,10 @@ fn show(it: &Value) -> String {
         format!("  {at} {kind}: {words}")
     }));
     if it["promotion"].is_object() {
-        let what = match not_restored(it) {
-            Some(_) => "not restored by the rollback",
-            None => "in force on the host",
-        };
-        lines.push(format!("{what}: {}", in_force(it)));
+        match not_restored(it) {
+            Some(_) => lines.push(format!("Not restored by the rollback: {}.", rest_of(it))),
+            None => lines.extend(in_sentences(&texts(&it["promotion"]["changed"]))),
+        }
     }
     lines.join("\n") + "\n"
 }
@@ -643,7 +649,7 @@ mod tests {
                 "Better, but a run failed",
             ),
             (
-                "waits for experiment 3, which is in continuous mode and never ends: pause experiment 3",
+                "waits for experiment 3, which is in continuous mode and never ends. To let this experiment run, pause experiment 3",
                 "waits for experiment 3",
             ),
             ("stopped; what was promoted stays in force", "stopped"),

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bayes_opt::Configuration;
 use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
-use tuner::live::{Changed, Live};
+use tuner::live::{Changed, Live, in_sentences};
 use tuner::promotions::{PromotionRecord, Standing};
 
 use crate::{Done, message, print};
@@ -62,7 +62,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                 }
                 print(&(serde_json::to_string_pretty(&listed)? + "\n"))?;
             } else if records.is_empty() && served.is_empty() {
-                message("Nothing was promoted with this state directory.");
+                message("Nothing is in force now.");
             } else {
                 let of_commands = records.iter().map(|it| text(it, &roots));
                 let text: Vec<String> =
@@ -83,8 +83,8 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                 return Ok(Done::Positive);
             }
             message(&format!(
-                "promotion {number} is undone, except what could not be restored. Mend that, and undo it again. To forget what is gone \
-                 for good: `slackline promotions forget-rest {number}`"
+                "promotion {number} is undone in part: the lines above say what could not be restored. Repair that, then undo the promotion \
+                 again. If it is gone for good, forget it: `slackline promotions forget-rest {number}`"
             ));
             Ok(Done::RestoreFailed)
         }
@@ -112,26 +112,51 @@ struct Served {
     by: &'static str,
     id: i64,
     experiment: String,
-    at: jiff::Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<jiff::Timestamp>,
     is_in_force: bool,
     /// False: it was interrupted, and what it has changed is not known.
     is_complete: bool,
     changed: Vec<String>,
+    /// What the rollback could not restore, with the reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_restored: Vec<String>,
 }
 
 impl Served {
+    /// One whose rollback could not restore everything.
+    fn in_part(id: i64, experiment: String, not_restored: Vec<String>) -> Self {
+        Self {
+            by: "serve",
+            id,
+            experiment,
+            at: None,
+            is_in_force: false,
+            is_complete: true,
+            changed: Vec::new(),
+            not_restored,
+        }
+    }
+
     fn text(&self) -> String {
+        let (id, name) = (self.id, &self.experiment);
+        let Some(at) = self.at.filter(|_| self.not_restored.is_empty()) else {
+            return format!(
+                "serve  experiment {id} ({name}) is rolled back in part. Not restored: {}.\n   Repair it, then roll back the rest: \
+                 `slackline experiments rollback {id}`\n",
+                self.not_restored.join(", ")
+            );
+        };
         let mut lines = vec![format!(
-            "serve  experiment {} ({})  promoted {:.0}: in force",
-            self.id, self.experiment, self.at
+            "serve  experiment {id} ({name})  promoted {at:.0}: in force"
         )];
         if !self.is_complete {
             lines.push("   The promotion was interrupted: roll it back.".into());
         }
-        lines.extend(self.changed.iter().map(|it| format!("   {it}")));
+        let changed = in_sentences(&self.changed);
+        lines.extend(changed.iter().map(|it| format!("   {it}")));
         lines.push(format!(
-            "   `slackline experiments rollback {}` undoes the promotion.",
-            self.id
+            "   `slackline experiments rollback {id}` undoes the promotion."
         ));
         lines.join("\n") + "\n"
     }
@@ -148,16 +173,28 @@ fn served(state_dir: &Path) -> Result<Vec<Served>, String> {
     let promoted = || {
         let store = Store::open(&location)?;
         let mut found = Vec::new();
-        for summary in store.experiments()?.into_iter().filter(|it| it.promoted) {
+        for summary in store.experiments()? {
+            if !summary.not_restored.is_empty() {
+                found.push(Served::in_part(
+                    summary.id,
+                    summary.name,
+                    summary.not_restored,
+                ));
+                continue;
+            }
+            if !summary.promoted {
+                continue;
+            }
             let promotion = store.experiment(summary.id)?.promotion;
             found.extend(promotion.map(|it| Served {
                 by: "serve",
                 id: summary.id,
                 experiment: summary.name,
-                at: it.at,
+                at: Some(it.at),
                 is_in_force: true,
                 is_complete: it.is_complete,
                 changed: it.changed,
+                not_restored: Vec::new(),
             }));
         }
         Ok::<_, coordinator::Error>(found)
@@ -184,15 +221,21 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
         by: "serve",
         id: it["id"].as_i64().unwrap_or(0),
         experiment: it["name"].as_str().unwrap_or_default().to_owned(),
-        at: it["at"]
-            .as_str()
-            .and_then(|at| at.parse().ok())
-            .unwrap_or_default(),
+        at: it["at"].as_str().and_then(|at| at.parse().ok()),
         is_in_force: true,
         is_complete: it["is_complete"] == true,
         changed: crate::experiments::texts(&it["changed"]),
+        not_restored: Vec::new(),
     });
-    Ok(each.collect())
+    let in_part = answer["not_restored"].as_array().into_iter().flatten();
+    let in_part = in_part.map(|it| {
+        Served::in_part(
+            it["id"].as_i64().unwrap_or(0),
+            it["name"].as_str().unwrap_or_default().to_owned(),
+            crate::experiments::texts(&it["what"]),
+        )
+    });
+    Ok(each.chain(in_part).collect())
 }
 
 #[derive(serde::Serialize)]

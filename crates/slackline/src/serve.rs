@@ -223,7 +223,7 @@ fn say_address(access: &Access, state_dir: &Path) {
 fn publish_address(
     access: &Access,
     state_dir: &Path,
-    ending: &Arc<Coordinator>,
+    coordinator: &Arc<Coordinator>,
 ) -> anyhow::Result<()> {
     let path = state_dir.join("serve.lock");
     let lock = std::fs::File::options()
@@ -241,7 +241,10 @@ fn publish_address(
         std::mem::forget(lock.try_clone()?);
         Ok(true)
     };
-    if try_publish(access, state_dir)? {
+    // A full disk keeps no server from restoring the host.
+    let published = try_publish(access, state_dir)
+        .or_else(|_| coordinator.lend_reserve(|| try_publish(access, state_dir)))?;
+    if published {
         say_address(access, state_dir);
         return Ok(());
     }
@@ -252,7 +255,7 @@ fn publish_address(
         access.address
     ));
     let (access, state_dir) = (access.clone(), state_dir.to_owned());
-    let ending = Arc::downgrade(ending);
+    let ending = Arc::downgrade(coordinator);
     let waiting = std::thread::Builder::new().name("address".into());
     waiting
         .spawn(move || {

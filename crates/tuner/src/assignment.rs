@@ -203,9 +203,16 @@ pub fn measure(
     let output = bench.take_output();
     match ended {
         Ok((outcome, measurement)) => {
+            let early = (outcome == Outcome::Aborted).then(|| {
+                let (done, of) = (result.blocks.len(), spec.spec.evaluation.blocks);
+                format!(
+                    "ended early after {done} of {of} pairs of blocks: shown to be worse than the best so far"
+                )
+            });
+            let said: Vec<String> = complaint.into_iter().chain(early).collect();
+            result.reason = (!said.is_empty()).then(|| said.join("; "));
             result.outcome = outcome;
             result.measurement = Some(measurement);
-            result.reason = complaint;
             result.output = output.as_deref().map(http_client::redact);
         }
         Err(fault) => {

@@ -7,7 +7,7 @@ mod loading;
 mod promotion;
 mod warming;
 
-pub use promotion::{Changed, Left};
+pub use promotion::{APPLY_STEPS, Changed, Left, in_sentences};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -176,6 +176,18 @@ impl<'a> Live<'a> {
             Err(message) => left.push(message),
         }
         left
+    }
+
+    /// Forgets that a running service is still to be told of its own configuration, if nothing else
+    /// is left to undo. Whether nothing else is: for who tells the service anew.
+    pub fn forget_to_tell(&mut self) -> bool {
+        let root = self.scratch.parent().unwrap_or(&self.scratch);
+        let is_rest =
+            self.journal.describe().is_empty() && crate::process::orphans(root).is_empty();
+        if is_rest {
+            Reapply::forget(&self.state_dir);
+        }
+        is_rest
     }
 
     /// Undoes everything that was done, tells a running service of it, and forgets the scratch

@@ -5,7 +5,9 @@ use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::{Cell, Database};
 use super::entries;
-use super::experiments::{ExperimentRow, Promotion, State as ExperimentState, find, set, state};
+use super::experiments::{
+    ExperimentRow, Promotion, State as ExperimentState, find, put_promotion, set, state,
+};
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 
@@ -139,8 +141,7 @@ impl Store {
                 entries::insert(database, id, entry)?;
             }
             if let Some(promotion) = promotion {
-                let promotion = promotion.map(to_json).transpose()?;
-                set(database, id, "promotion", promotion.into())?;
+                put_promotion(database, id, promotion)?;
             }
             Ok(())
         })

@@ -1,5 +1,7 @@
 //! Experiments: their rows and their states.
 
+use std::collections::BTreeMap;
+
 use bayes_opt::Observation;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
@@ -11,7 +13,7 @@ use tuner::spec::{BudgetSpec, Mode, Spec};
 use super::database::{Cell, Database};
 use super::entries::happened;
 use super::queue::end_of_queue;
-use super::{Store, json, name_of, to_json, usize_of};
+use super::{Store, json, name_of, to_json, usize_of, waiting};
 use crate::error::Error;
 
 /// What an experiment is doing.
@@ -286,6 +288,9 @@ pub struct Summary {
     pub parent: Option<i64>,
     /// Whether its winner is in force on the host.
     pub promoted: bool,
+    /// What its rollback could not restore, with the reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_restored: Vec<String>,
     /// Whether it comes from a report of elsewhere.
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
@@ -310,24 +315,6 @@ impl Summary {
                 format!("{} of {}", self.evaluations, counted(budget, "evaluation"))
             }
         }
-    }
-}
-
-/// Says of each queued experiment that it waits for one that never ends.
-fn say_what_waits(all: &mut [Summary]) {
-    let mut running = all.iter().filter(|it| it.state == State::Running);
-    let endless = running.find(|it| it.always_on && !it.on_workers);
-    let Some(id) = endless.map(|it| it.id) else {
-        return;
-    };
-    let why = format!(
-        "waits for experiment {id}, which is in continuous mode and never ends: pause experiment {id} to let this one run"
-    );
-    for waiting in all
-        .iter_mut()
-        .filter(|it| it.state == State::Queued && !it.on_workers)
-    {
-        waiting.waits = Some(why.clone());
     }
 }
 
@@ -397,6 +384,20 @@ pub(crate) fn unfinished(id: i64, left: &[String]) -> String {
     )
 }
 
+/// Writes down what of an experiment is in force, inside a transaction. Whoever waits for the end
+/// of its promotion is told of that.
+pub(super) fn put_promotion(
+    database: &mut Database,
+    id: i64,
+    promotion: Option<&Promotion>,
+) -> Result<(), Error> {
+    if promotion.is_none_or(|it| !it.left.is_empty()) {
+        waiting::not_in_force(database, id)?;
+    }
+    let promotion = promotion.map(to_json).transpose()?;
+    set(database, id, "promotion", promotion.into())
+}
+
 /// Changes one column of an experiment, inside a transaction.
 pub(super) fn set(
     database: &mut Database,
@@ -457,6 +458,7 @@ impl Store {
                 &[],
             )
         })?;
+        let mut targets = BTreeMap::new();
         let all = rows
             .iter()
             .map(|cells| {
@@ -464,8 +466,10 @@ impl Store {
                 let spec: Spec = json(&cells[7])?;
                 let report: Report = json(&cells[8])?;
                 let promotion: Option<Promotion> = json(&cells[10])?;
+                let id = cells[0].int().unwrap_or(0);
+                targets.extend(spec.target.map(|target| (id, target)));
                 Ok(Summary {
-                    id: cells[0].int().unwrap_or(0),
+                    id,
                     name: name_of(&cells[1]),
                     state: state(&cells[2])?,
                     wish: wish(&cells[3])?,
@@ -480,12 +484,15 @@ impl Store {
                     imported: report.imported,
                     sentence: report.sentence,
                     parent: cells[9].int(),
-                    promoted: promotion.is_some_and(|it| it.left.is_empty()),
+                    promoted: promotion.as_ref().is_some_and(|it| it.left.is_empty()),
+                    not_restored: promotion
+                        .filter(|it| !it.left.is_empty())
+                        .map_or_else(Vec::new, |it| it.changed),
                 })
             })
             .collect::<Result<Vec<_>, Error>>();
         let mut all = all?;
-        say_what_waits(&mut all);
+        waiting::say_what_waits(&mut all, &targets);
         Ok(all)
     }
 
@@ -646,8 +653,7 @@ impl Store {
         id: i64,
         promotion: Option<&Promotion>,
     ) -> Result<(), Error> {
-        let promotion = promotion.map(to_json).transpose()?;
-        self.change(|database| set(database, id, "promotion", promotion.into()))
+        self.change(|database| put_promotion(database, id, promotion))
     }
 
     /// Writes down that a promotion has begun, if `decide` allows it in the present state: whoever

@@ -21,6 +21,7 @@ mod queue;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,7 @@ pub use evaluations::{EvaluationRow, Point, Running, Tally};
 pub(crate) use experiments::unfinished;
 pub use experiments::{ExperimentRow, Promotion, State, Summary, Wish};
 use tuner::spec::Masks;
+pub(crate) use waiting::for_rollback;
 
 use crate::error::Error;
 

@@ -11,11 +11,13 @@ use tuner::begun::{Begun, ControlRun};
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::{BudgetSpec, Mode};
+use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 
 use super::database::Database;
 use super::experiments::set;
-use super::{EvaluationRow, Location, NewExperiment, Running, State, Store, Wish, now_ms};
+use super::{
+    EvaluationRow, Location, NewExperiment, Promotion, Running, State, Store, Wish, now_ms,
+};
 use crate::error::Error;
 
 const SPEC: &str = r#"
@@ -351,6 +353,48 @@ fn a_queued_experiment_says_that_it_waits_for_one_that_never_ends() {
             "{why}"
         );
         assert_eq!(waits(endless), None);
+        // A pause is enough: the two share no service that runs by itself.
+        let promotion = Promotion {
+            is_complete: true,
+            changed: vec!["x = 1".into()],
+            left: Vec::new(),
+            at: jiff::Timestamp::now(),
+        };
+        store.set_promotion(endless, Some(&promotion)).unwrap();
+        let why = waits(queued).unwrap();
+        assert!(
+            why.ends_with(&format!("pause experiment {endless}")),
+            "{why}"
+        );
+        let attached = r#"{ "apply": [{ "command": ["true"] }] }"#;
+        let attached: TargetSpec = serde_json::from_str(attached).unwrap();
+        for id in [endless, queued] {
+            let mut spec = store.experiment(id).unwrap().spec;
+            spec.target = Some(attached.clone());
+            let spec = serde_json::to_string(&spec).unwrap();
+            let spec = super::Cell::from(spec);
+            store
+                .change(|database| set(database, id, "spec", spec))
+                .unwrap();
+        }
+        let why = waits(queued).unwrap();
+        let end = format!(
+            "roll experiment {endless} back: the rollback also pauses experiment {endless}"
+        );
+        assert!(why.ends_with(&end), "{why}");
+        // One that was paused for it is told of the rollback.
+        let barred = super::for_rollback(endless, "/etc/app.conf");
+        store
+            .transition(queued, |_| Ok((State::Paused, None, Some(barred))))
+            .unwrap();
+        let said = || store.experiment(queued).unwrap().message.unwrap();
+        assert!(said().contains("Roll back experiment"), "{}", said());
+        store.set_promotion(endless, None).unwrap();
+        assert!(said().ends_with("resume this experiment"), "{}", said());
+        assert!(!said().contains("Roll back"), "{}", said());
+        store
+            .transition(queued, |_| Ok((State::Queued, None, None)))
+            .unwrap();
         store
             .transition(endless, |_| Ok((State::Paused, None, None)))
             .unwrap();

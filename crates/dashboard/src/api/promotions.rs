@@ -15,9 +15,19 @@ use crate::reply::{Reply, blocking};
 pub(crate) struct InForce {
     /// Those of this server. A rollback of the experiment takes one back.
     experiments: Vec<OfExperiment>,
+    /// Those whose rollback could not restore everything.
+    not_restored: Vec<NotRestored>,
     /// Those of `slackline tune --promote` and `slackline apply` with the server's state directory.
     /// `slackline promotions undo` takes one back.
     commands: Vec<OfCommand>,
+}
+
+#[derive(Serialize)]
+struct NotRestored {
+    id: i64,
+    name: String,
+    /// The knobs and files, with the reasons.
+    what: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -64,8 +74,17 @@ pub(crate) async fn promotions(State(app): Here) -> Reply<InForce> {
         let coordinator = &app.coordinator;
         let store = coordinator.store();
         let mut experiments = Vec::new();
-        for summary in store.experiments()?.into_iter().filter(|it| it.promoted) {
-            if coordinator.is_rollback_untold(summary.id) {
+        let mut not_restored = Vec::new();
+        for summary in store.experiments()? {
+            if !summary.not_restored.is_empty() {
+                not_restored.push(NotRestored {
+                    id: summary.id,
+                    name: summary.name,
+                    what: summary.not_restored,
+                });
+                continue;
+            }
+            if !summary.promoted || coordinator.is_rollback_untold(summary.id) {
                 continue;
             }
             let promotion = store.experiment(summary.id)?.promotion;
@@ -79,6 +98,7 @@ pub(crate) async fn promotions(State(app): Here) -> Reply<InForce> {
         }
         Ok(InForce {
             experiments,
+            not_restored,
             commands: of_commands(coordinator)?,
         })
     })

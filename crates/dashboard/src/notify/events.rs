@@ -104,6 +104,9 @@ struct Standing {
     rollbacks: usize,
     /// Why it waits for somebody.
     needs: Option<String>,
+    /// Its rollback could not restore everything.
+    #[serde(default)]
+    is_in_part: bool,
     sentence: String,
     message: Option<String>,
 }
@@ -124,6 +127,7 @@ impl Standing {
             promotions: 0,
             rollbacks: 0,
             needs: None,
+            is_in_part: false,
             sentence: String::new(),
             message: None,
         }
@@ -152,16 +156,18 @@ impl Seen {
                 true => None,
                 false => Some(store.experiment(id)?),
             };
-            let needs = continuous.and_then(|state| {
-                let left = (!state.left.is_empty())
-                    .then(|| format!("a rollback could not restore: {}", state.left.join(", ")));
-                let strayed = state.strayed.as_ref();
-                left.or_else(|| {
-                    strayed.map(|what| {
-                        format!("a promoted setting was changed outside Slackline: {what}")
-                    })
-                })
-            });
+            let left = summary.not_restored.join(", ");
+            let is_in_part = !left.is_empty();
+            let needs = match is_in_part {
+                true => Some(format!(
+                    "The rollback could not restore {left}. Repair it, then roll back again: /experiments/{id}."
+                )),
+                false => continuous
+                    .and_then(|state| state.strayed.as_ref())
+                    .map(|what| {
+                        format!("A promoted setting was changed outside Slackline: {what}.")
+                    }),
+            };
             experiments.insert(
                 id,
                 Standing {
@@ -181,6 +187,7 @@ impl Seen {
                     promotions: continuous.map_or(0, |state| state.promotions),
                     rollbacks: continuous.map_or(0, |state| state.rollbacks),
                     needs,
+                    is_in_part,
                     sentence: summary.sentence,
                     message: summary.message,
                 },
@@ -250,7 +257,8 @@ impl Seen {
             }
             let is_rolled_back =
                 it.rollbacks > was.rollbacks || (was.is_promoted && !it.is_promoted);
-            if is_rolled_back {
+            // One that is unfinished needs attention.
+            if is_rolled_back && !it.is_in_part {
                 tell(Kind::RolledBack, "The promotion is undone.");
             }
             if it.alarms > was.alarms {
@@ -314,6 +322,8 @@ mod tests {
         assert_eq!(told(promoted, nothing), [Kind::Promoted]);
         let by_hand = |it: &mut Standing| it.is_promoted = true;
         assert_eq!(told(nothing, by_hand), [Kind::RolledBack]);
+        let in_part = |it: &mut Standing| (it.needs, it.is_in_part) = (Some("x".into()), true);
+        assert_eq!(told(in_part, by_hand), [Kind::NeedsAttention]);
         assert_eq!(told(|it| it.alarms = 1, nothing), [Kind::Drifted]);
         let needs = |it: &mut Standing| it.needs = Some("x".into());
         assert_eq!(told(needs, nothing), [Kind::NeedsAttention]);

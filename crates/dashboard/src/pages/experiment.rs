@@ -6,13 +6,13 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
 use coordinator::{Coordinator, Error};
+use tuner::live::in_sentences;
 use tuner::report::difference;
-use tuner::sentence::counted;
 use tuner::spec::Mode;
 
 use super::results::{Look, Results, results};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, best, objective, page, status, told};
+use super::{Here, Reader, Who, answer, before_rollback, best, objective, page, status, told};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
@@ -120,6 +120,16 @@ fn left_s(tally: &Tally, left: usize, minutes: Option<f64>, at_once: usize) -> O
     }
 }
 
+/// Which run of a stage of the verification is measured, and how many runs its next stage has.
+fn verification_label(done: usize, of: usize, more: usize) -> String {
+    let run = format!("Verification: run {} of {of}", (done + 1).min(of));
+    match more {
+        0 => run,
+        1 => format!("{run}. 1 more run follows if these do not decide."),
+        _ => format!("{run}. {more} more runs follow if these do not decide."),
+    }
+}
+
 fn progress(
     coordinator: &Coordinator,
     row: &ExperimentRow,
@@ -141,11 +151,12 @@ fn progress(
         let arms = arms.count().max(1);
         let of = arms * row.spec.verification.stage_end((done / arms).max(1));
         let of = of.max(done);
+        let more = arms * row.spec.verification.stage_end(of / arms + 1);
         return Ok(Some(Progress {
-            label: format!("Verification: {done} of {}", counted(of, "run")),
-            left: tally
-                .mean_s
-                .map_or_else(String::new, |mean| about(mean * (of - done) as f64)),
+            label: verification_label(done, of, more.saturating_sub(of)),
+            left: tally.mean_s.map_or_else(String::new, |mean| {
+                format!("{} for these runs", about(mean * (of - done) as f64))
+            }),
             done,
             of,
         }));
@@ -186,10 +197,10 @@ struct ExperimentPage {
     /// What the rollback could not restore, with the reasons.
     not_restored: String,
     promoted_at: Option<When>,
+    /// What a rollback will do.
+    sure: String,
     /// What is asked before it is forked.
     fork_question: String,
-    /// Continuous experiments that may promote after a rollback.
-    may_promote: Vec<i64>,
     verbs: Verbs,
     /// It waits for its turn, or is measured.
     is_active: bool,
@@ -276,19 +287,14 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         reader: visitor.into(),
         trouble: readers::trouble(coordinator, role),
         made: When::ms(summary.created_ms),
-        status: match not_restored.is_empty() {
-            false => format!(
-                "{status}; the rollback could not restore {not_restored}: mend that, and roll back the rest. What is gone for good can be forgotten"
-            ),
-            true => status,
-        },
+        status,
         not_restored,
         failure,
         progress: progress(coordinator, &row, &summary)?,
         verdict,
-        may_promote: match row.promotion.is_some() && role == Role::Write {
-            true => coordinator.would_promote(id)?,
-            false => Vec::new(),
+        sure: match row.promotion.is_some() && role == Role::Write {
+            true => before_rollback(coordinator, &summary)?,
+            false => String::new(),
         },
         fork_question: fork_question(id, has_measured),
         command: app.command.clone(),
@@ -300,7 +306,10 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .iter()
             .map(|it| difference(it, &row.report.control))
             .collect(),
-        promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
+        promoted: in_force
+            .clone()
+            .flat_map(|it| in_sentences(&it.changed))
+            .collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
         verbs: Verbs::of(&row, role, has_measured, &now),
@@ -357,6 +366,15 @@ mod tests {
         assert_eq!(left_s(&tally, 90, Some(60.0), 2), Some(2700.0));
         assert_eq!(left_s(&tally, 90, Some(5.0), 1), Some(0.0));
         assert_eq!(left_s(&Tally::default(), 90, Some(60.0), 1), None);
+    }
+
+    #[test]
+    fn a_verification_says_which_runs_may_follow() {
+        assert_eq!(
+            verification_label(4, 6, 3),
+            "Verification: run 5 of 6. 3 more runs follow if these do not decide."
+        );
+        assert_eq!(verification_label(9, 9, 0), "Verification: run 9 of 9");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use coordinator::Error;
 use coordinator::store::ExperimentRow;
 use jiff::Timestamp;
+use tuner::live::in_sentences;
 use tuner::spec::Mode;
 
 use crate::access::{Role, Visitor};
@@ -146,17 +147,19 @@ pub(crate) fn of(
     // A continuous experiment has an entry for each.
     let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
     for promotion in once {
-        let changed = promotion.changed.join("; ");
         let (what, detail, class) = match promotion.left.is_empty() {
             true if is_promotion_in_audit => continue,
             true => (
                 "Promotion",
-                format!("The winner came into force: {changed}."),
+                in_sentences(&promotion.changed).join(" "),
                 "good",
             ),
             false => (
                 "Rollback",
-                format!("The rollback could not restore: {changed}."),
+                format!(
+                    "The rollback could not restore {}.",
+                    promotion.changed.join(", ")
+                ),
                 "bad",
             ),
         };

@@ -6,12 +6,13 @@ use axum::extract::State;
 use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::Summary;
+use tuner::live::in_sentences;
 use tuner::report::score_text;
 use tuner::spec::Mode;
 
 use super::history::{is_in_entries, who_asked};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, objective, page};
+use super::{Here, InPart, Reader, Who, answer, before_rollback, in_part, objective, page};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
@@ -32,8 +33,8 @@ struct InForce {
     gain: String,
     is_complete: bool,
     is_always_on: bool,
-    /// Continuous experiments that may promote after a rollback.
-    may_promote: Vec<i64>,
+    /// What a rollback will do.
+    sure: String,
 }
 
 /// Something that was put in force or taken back.
@@ -55,6 +56,7 @@ struct PromotionsPage {
     reader: Reader,
     trouble: Option<String>,
     in_force: Vec<InForce>,
+    in_part: Vec<InPart>,
     /// Those that commands have made, with their time.
     commands: Vec<(api::OfCommand, When)>,
     past: Vec<Past>,
@@ -132,13 +134,13 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
                 (false, Some(who)) if may_write => who,
                 (false, _) => "a user".into(),
             },
-            changed: promotion.changed.clone(),
+            changed: in_sentences(&promotion.changed),
             objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
             verdict: Verdict::of(&row),
             gain: promoted.map_or_else(String::new, |it| score_text(it.gain, &objective(&row))),
             is_complete: promotion.is_complete,
             is_always_on,
-            may_promote: coordinator.would_promote(id)?,
+            sure: before_rollback(coordinator, summary)?,
             summary: summary.clone(),
         });
     }
@@ -183,6 +185,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         reader: visitor.into(),
         trouble: readers::trouble(coordinator, visitor.role),
         in_force,
+        in_part: in_part(&summaries),
         past,
         may_write,
     }))

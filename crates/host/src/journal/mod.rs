@@ -552,9 +552,12 @@ pub fn replace_synced(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
 /// The file is as it was.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
-    write_synced(&next, bytes)
-        .and_then(|()| fs::rename(&next, path))
-        .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
+    let written = write_synced(&next, bytes).and_then(|()| fs::rename(&next, path));
+    if written.is_err() {
+        // Of a full disk, half a file would take the last of it.
+        let _ = fs::remove_file(&next);
+    }
+    written.and_then(|()| path.parent().map_or(Ok(()), sync_directory))
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

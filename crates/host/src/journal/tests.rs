@@ -138,6 +138,24 @@ fn a_refused_write_names_path_value_and_errno_and_leaves_nothing_to_undo() {
 }
 
 #[test]
+fn a_server_that_has_the_host_is_asked_to_pause_and_a_command_to_end() {
+    let of = |command: &str| {
+        let error = HostError::Locked {
+            path: "/state/lock".into(),
+            pid: 7,
+            command: command.into(),
+            started: "now".into(),
+        };
+        error.to_string()
+    };
+    let server = of("slackline --state-dir /state serve --listen 127.0.0.1:1");
+    assert!(server.contains("pause-queue"), "{server}");
+    assert!(!server.contains("kill"), "{server}");
+    let command = of("slackline tune serve.toml");
+    assert!(command.ends_with("kill -INT 7"), "{command}");
+}
+
+#[test]
 fn a_second_journal_is_locked_out_and_told_by_whom() {
     let (_dir, _roots, state) = host();
     let journal = Journal::open(&state).unwrap();

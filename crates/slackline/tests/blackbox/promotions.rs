@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::continuous::{attached_once, read};
 use crate::serve::Server;
 use crate::toy::{Ended, FIRST, Toy};
 
@@ -60,4 +61,60 @@ fn commands_and_server_show_each_other_s_promotions() {
     Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
     assert_eq!(toy.knob(), FIRST);
     assert_eq!(server.get("/promotions")["commands"], json!([]));
+}
+
+/// The service refuses to be told of anything while a file `stuck` is there, and is slow to be told
+/// while there is a file `slow`.
+const STUCK: &str = "[ ! -e stuck ] || exit 3; [ ! -e slow ] || { touch telling; sleep 30; }";
+
+#[test]
+fn a_service_that_refuses_keeps_no_file_from_being_rolled_back() {
+    let toy = attached_once(STUCK);
+    let server = Server::start(&toy);
+    server.improved();
+    let stuck = toy.path("stuck");
+    std::fs::write(&stuck, "").unwrap();
+
+    // A promotion that is refused is none, although the service cannot be told so.
+    server.does(&["promote", "1"]).with_code(2);
+    let shown = server.get("/experiments/1");
+    assert_eq!(shown["promoted"], false, "{shown:#}");
+    assert_eq!(read(&toy, "service.conf"), FIRST);
+
+    std::fs::remove_file(&stuck).unwrap();
+    server.does(&["promote", "1"]).with_code(0);
+    let promoted = read(&toy, "live");
+    assert_ne!(promoted, FIRST);
+    std::fs::write(&stuck, "").unwrap();
+    let said = ["the apply steps", "exit status 3"];
+    server.does(&["rollback", "1"]).with_code(4).saying(&said);
+    assert_eq!(read(&toy, "service.conf"), FIRST);
+    assert_eq!(read(&toy, "live"), promoted, "the service refuses");
+    // Another experiment is not held up by it, and the rest is done once the service is mended.
+    server.does(&["rollback", "1"]).with_code(4).saying(&said);
+    std::fs::remove_file(&stuck).unwrap();
+    server.does(&["rollback", "1"]).with_code(0);
+    assert_eq!(read(&toy, "live"), FIRST);
+    assert!(server.get("/experiments/1")["promotion"].is_null());
+}
+
+#[test]
+fn a_promotion_that_a_kill_interrupted_is_none() {
+    let toy = attached_once(STUCK);
+    let server = Server::start(&toy);
+    server.improved();
+    std::fs::write(toy.path("slow"), "").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| Ended::of(toy.slackline(&["experiments", "promote", "1"])));
+        toy.wait_for("telling");
+        server.kill();
+    });
+    std::fs::remove_file(toy.path("slow")).unwrap();
+    let server = Server::start(&toy);
+    let shown = server.wait_for(1, &["done"]);
+    assert_eq!(shown["promoted"], false, "{shown:#}");
+    assert_eq!(read(&toy, "service.conf"), FIRST);
+    assert_eq!(read(&toy, "live"), FIRST);
+    server.does(&["promote", "1"]).with_code(0);
+    assert_ne!(read(&toy, "live"), FIRST);
 }

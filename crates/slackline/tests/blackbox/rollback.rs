@@ -91,7 +91,7 @@ fn a_file_that_was_edited_meanwhile_is_named() {
     let detail = audit[0]["detail"].to_string();
     assert!(detail.contains("somebody else had changed "), "{audit}");
     let page = html(&server, &format!("/experiments/{id}"));
-    assert!(page.contains("by owner: wrote "), "{page}");
+    assert!(page.contains("rolled the promotion back: wrote "), "{page}");
     // A higher budget asks for no verification.
     server
         .does(&["budget", &text, "--evaluations", "40"])
@@ -129,7 +129,7 @@ fn left_by_rollback(server: &Server<'_>, id: i64, file: &Path, said: &str) -> St
     server
         .does(&["rollback", &id.to_string()])
         .with_code(4)
-        .saying(&["except what could not be restored", &path, said]);
+        .saying(&["could not restore", &path, said]);
     path
 }
 
@@ -146,6 +146,19 @@ fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
     let shown = server.get(&format!("/experiments/{id}"));
     assert_eq!(shown["promotion"]["left"], json!([path]), "{shown}");
     assert_eq!(shown["promoted"], false, "{shown}");
+    // Nothing says that the promotion is undone.
+    let in_part = format!("is rolled back in part. Not restored: {path}");
+    let listed = toy.slackline(&["promotions", "ls"]);
+    let listed = crate::toy::Ended::of(listed).with_code(0).stdout;
+    for told in [html(&server, "/promotions"), html(&server, "/host"), listed] {
+        assert!(told.contains(&in_part), "{told}");
+    }
+    let left = server.get("/promotions")["not_restored"].clone();
+    assert_eq!(left[0]["id"], id, "{left}");
+    let page = html(&server, &format!("/experiments/{id}"));
+    let repair = "Repair it and press <strong>Roll back the rest</strong>";
+    assert!(page.contains(repair), "{page}");
+    assert!(!page.contains("is being measured now"), "{page}");
     // Only the rest is tried again.
     std::fs::write(&other, "1\n").unwrap();
     std::fs::write(toy.path("knob"), "44\n").unwrap();
@@ -601,13 +614,16 @@ fn what_is_promoted_on_a_running_service_keeps_others_from_being_measured_on_it(
     let shown = server.wait_for(other, &["paused"]);
     let why = shown["message"].as_str().unwrap();
     assert!(
-        why.contains("in force on the same running service"),
+        why.starts_with("the configuration of experiment 1 is in force on this host (/"),
         "{why}"
     );
-    let said = ["roll back experiment 1 first"];
+    let said = ["Roll back experiment 1, then resume this experiment"];
     server.does(&["resume", "2"]).with_code(2).saying(&said);
     assert_eq!(read(&toy, "live"), promoted);
     server.does(&["rollback", "1"]).with_code(0);
+    let shown = server.get("/experiments/2");
+    let now = "the configuration of experiment 1 is not in force any more: resume this experiment";
+    assert_eq!(shown["message"], now, "{shown}");
     server.does(&["resume", "2"]).with_code(0);
     server.wait_for(other, &["done", "failed"]);
 }

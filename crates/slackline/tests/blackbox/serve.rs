@@ -423,7 +423,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(toy.knob(), FIRST);
     does(&["promote", &text])
         .with_code(0)
-        .saying(&["is done; in force: "]);
+        .saying(&["is done. In force: "]);
     assert_ne!(toy.knob(), FIRST);
     does(&["delete", &text])
         .with_code(2)

@@ -81,7 +81,7 @@ fn an_attached_service_is_told_that_its_configuration_is_back() {
     tune.wait().unwrap();
     Ended::of(toy.tune(&[]))
         .with_code(2)
-        .saying(&["apply: sh -c cp"]);
+        .saying(&["apply: sh -c 'cp"]);
     let dry = Ended::of(toy.slackline(&["restore", "--dry-run"])).with_code(0);
     assert!(dry.stdout.contains("would be run"), "{}", dry.stdout);
     assert_ne!(told(&toy), "x = first\n");

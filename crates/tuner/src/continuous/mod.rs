@@ -52,7 +52,7 @@ pub use state::{
 pub use view::{Evidence, TestValue, View};
 
 use crate::ledger::Drift;
-use crate::live::Changed;
+use crate::live::{Changed, in_sentences};
 use crate::report::{score_text, significant};
 use crate::sentence::{counted, sentence};
 use crate::spec::{AlertSpec, ObjectiveSpec};
@@ -730,8 +730,8 @@ impl Controller {
         match (acting, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = score_text(candidate.gain, &self.rules.objective);
-                let done = changed.done.join(", ");
-                let text = format!("in force: {done}. The gain was {gain} when verified");
+                let done = in_sentences(&changed.done).join(" ");
+                let text = format!("{done} The gain was {gain} when verified");
                 self.say(now, "promoted", text);
                 self.state.left.clear();
                 self.state.promotions += 1;

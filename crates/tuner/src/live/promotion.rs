@@ -18,8 +18,8 @@ use crate::target::{Instance, Side};
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
     /// Of a promotion what it has put in force, each with its value (`vm.swappiness = 10`, `file
-    /// /etc/app.conf`, `apply step systemctl reload app`), and the copies of what files held
-    /// before. Of a rollback what it has done.
+    /// /etc/app.conf`), the steps that it ran (`apply step systemctl reload app`), and where it
+    /// keeps what files held before. Of a rollback what it has done.
     pub done: Vec<String>,
     /// Of a rollback: what it could not restore.
     pub left: Vec<Left>,
@@ -27,13 +27,60 @@ pub struct Changed {
     pub listed: Option<PromotionRecord>,
 }
 
+/// The subject of [`Left`] where the service could not be told of what is restored.
+pub const APPLY_STEPS: &str = "the apply steps";
+
+/// How the texts of [`Changed::done`] begin that are of nothing in force.
+const STEP: &str = "apply step ";
+const FORMER: &str = "previous contents of ";
+const FORMER_IN: &str = ", kept in ";
+
+/// What a promotion has done ([`Changed::done`]), in sentences: what is in force, the apply steps
+/// that it ran, and where the previous contents of files are.
+#[must_use]
+pub fn in_sentences(done: &[String]) -> Vec<String> {
+    let (mut in_force, mut steps, mut former) = (Vec::new(), Vec::new(), Vec::new());
+    for it in done {
+        let kept = it.strip_prefix(FORMER);
+        if let Some(step) = it.strip_prefix(STEP) {
+            steps.push(format!("`{step}`"));
+        } else if let Some((path, kept)) = kept.and_then(|it| it.split_once(FORMER_IN)) {
+            former.push(format!("The previous contents of {path} are in {kept}."));
+        } else {
+            in_force.push(it.as_str());
+        }
+    }
+    let mut sentences = Vec::new();
+    if !in_force.is_empty() {
+        sentences.push(format!("In force: {}.", in_force.join(", ")));
+    }
+    if !steps.is_empty() {
+        let s = if steps.len() == 1 { "" } else { "s" };
+        sentences.push(format!("Apply step{s}: {}.", steps.join(", ")));
+    }
+    sentences.extend(former);
+    sentences
+}
+
 /// What a rollback could not restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The knob, or the file.
+    /// The knob, the file, or [`APPLY_STEPS`].
     pub subject: String,
     /// Why.
     pub why: String,
+}
+
+impl Left {
+    /// The reason does not repeat the name.
+    fn new(subject: String, why: &impl std::fmt::Display) -> Self {
+        let why = why.to_string();
+        let start = format!("{subject}: ");
+        Self {
+            why: why.strip_prefix(&start).unwrap_or(&why).to_owned(),
+            subject,
+        }
+    }
 }
 
 impl std::fmt::Display for Left {
@@ -107,7 +154,7 @@ impl Live<'_> {
         if self.tell_service(&instance)? {
             let told = instance.reapply(self.spec).map_err(refused)?;
             let steps = told.steps.iter();
-            let steps = steps.map(|step| format!("apply step {}", step.in_words()));
+            let steps = steps.map(|step| format!("{STEP}{}", step.in_words()));
             changed.done.extend(steps);
         }
         if changed.done.is_empty() {
@@ -122,7 +169,7 @@ impl Live<'_> {
         let former = self.journal.promote_all()?;
         changed.done.extend(former.iter().map(|former| {
             let (path, kept) = (former.path.display(), former.kept.display());
-            format!("copy of {path} as it was before, {kept}")
+            format!("{FORMER}{path}{FORMER_IN}{kept}")
         }));
         Reapply::forget(&self.state_dir);
         Ok(changed)
@@ -136,6 +183,19 @@ impl Live<'_> {
     /// The journal cannot be written, or an `apply` step refuses; everything is restored by the
     /// next [`Live::restore`].
     pub fn roll_back(&mut self, only: &[String]) -> Result<Changed, TunerError> {
+        self.put_back(only, false)
+    }
+
+    /// As [`roll_back`](Self::roll_back), for a user: an `apply` step that refuses keeps no knob and
+    /// no file from being restored, and is named as what is left ([`APPLY_STEPS`]).
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn roll_back_by_hand(&mut self, only: &[String]) -> Result<Changed, TunerError> {
+        self.put_back(only, true)
+    }
+
+    fn put_back(&mut self, only: &[String], is_by_hand: bool) -> Result<Changed, TunerError> {
         let is_asked = |subject: &str| only.is_empty() || only.iter().any(|it| it == subject);
         let attached = self.spec.target.start.is_none();
         if let Some(in_memory) = scratch::for_full_disk(&self.scratch) {
@@ -159,10 +219,8 @@ impl Live<'_> {
             done: done.map(in_words).collect(),
             ..Changed::default()
         };
-        let left = refused_knobs.iter().map(|(knob, why)| Left {
-            subject: knob.to_string(),
-            why: why.to_string(),
-        });
+        let left = refused_knobs.iter();
+        let left = left.map(|(knob, why)| Left::new(knob.to_string(), why));
         changed.left.extend(left);
         let mut files = FormerFiles::default();
         if attached {
@@ -170,7 +228,16 @@ impl Live<'_> {
                 .write_former_files(&instance, &is_asked, &mut changed)
                 .map_err(refused)?;
         }
-        self.apply_rollback(&instance, &files, &mut changed)?;
+        match self.apply_rollback(&instance, &files, &mut changed) {
+            Err(TunerError::Promotion(why)) if is_by_hand => {
+                Reapply::forget(&self.state_dir);
+                changed.left.push(Left {
+                    subject: APPLY_STEPS.to_owned(),
+                    why,
+                });
+            }
+            applied => applied?,
+        }
         if changed.done.is_empty() {
             return Ok(changed);
         }
@@ -335,10 +402,7 @@ impl Live<'_> {
                             let of_control = of_template.ok().or(of_kept).unwrap_or_default();
                             files.removed.push((path, of_control));
                         }
-                        Err(why) => changed.left.push(Left {
-                            subject,
-                            why: why.to_string(),
-                        }),
+                        Err(why) => changed.left.push(Left::new(subject, &why)),
                     }
                     continue;
                 }
@@ -367,10 +431,7 @@ impl Live<'_> {
                     changed.done.push(done);
                     files.written.push(path);
                 }
-                Err(why) => changed.left.push(Left {
-                    subject,
-                    why: why.to_string(),
-                }),
+                Err(why) => changed.left.push(Left::new(subject, &why)),
             }
         }
         Ok(files)
@@ -405,4 +466,33 @@ fn refused(fault: Fault) -> TunerError {
 
 fn in_words((knob, value): &(Knob, String)) -> String {
     format!("{knob} = {value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_and_what_a_file_held_before_are_not_in_force() {
+        let done = [
+            "vm.swappiness = 10",
+            "file /etc/app.conf",
+            "apply step systemctl reload app",
+            "previous contents of /etc/app.conf, kept in /state/replaced/app.conf.0",
+        ];
+        let said = [
+            "In force: vm.swappiness = 10, file /etc/app.conf.",
+            "Apply step: `systemctl reload app`.",
+            "The previous contents of /etc/app.conf are in /state/replaced/app.conf.0.",
+        ];
+        assert_eq!(in_sentences(&done.map(str::to_owned)), said);
+        assert_eq!(in_sentences(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn the_reason_of_what_is_left_does_not_repeat_its_name() {
+        let left = |why: &str| Left::new("/etc/app.conf".into(), &why).to_string();
+        assert_eq!(left("/etc/app.conf: gone"), "/etc/app.conf (gone)");
+        assert_eq!(left("the disk is full"), "/etc/app.conf (the disk is full)");
+    }
 }

@@ -262,7 +262,7 @@ fn element_of(knob: &Knob, index: usize, live: &str) -> Result<Element, String> 
     match list.len() {
         0 => Err(format!("{knob} is empty on this host, and no list")),
         values if index >= values => Err(format!(
-            "{knob} has {values} values here, counted from 0: there is no [{index}] in {live:?}"
+            "{knob} has {values} values here, counted from 0: there is no [{index}]"
         )),
         _ => Ok(Element { index, list }),
     }
@@ -363,7 +363,8 @@ pub(super) fn control_of(
         (None, Some(_)) => Err((
             "write",
             format!(
-                "needs default, the control's value: the live {live:?} of {knob} does not say it"
+                "needs default, the control's value: {} does not say it",
+                found_in(knob, live)
             ),
         )),
         (None, None) => {
@@ -381,12 +382,36 @@ pub(super) fn control_of(
             let (name, default) = (&parameter.name, Value::from(default));
             Ok(Control {
                 other_default: Some(format!(
-                    "another default: {name} has {default}, and {knob} is {live} on this host now; the control is the default, not what runs here"
+                    "another default: {name} has {default}, and {knob} is {} on this host now; the control is the default, not what runs here",
+                    shown(knob, live).unwrap_or("another text")
                 )),
                 ..Control::default()
             })
         }
         (Some(_), _) => Ok(Control::default()),
+    }
+}
+
+/// Live values of the kernel are shorter. More would be a file of somebody's own.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// A live value for a message. `None` where it may be anybody's secret: the text of a file that is
+/// not the kernel's and holds no number.
+fn shown<'a>(knob: &Knob, live: &'a str) -> Option<&'a str> {
+    let is_kernel_s = match knob {
+        Knob::File(path) => path.starts_with("/proc") || path.starts_with("/sys"),
+        _ => true,
+    };
+    let is_short = live.chars().count() <= SHOWN_CHARS_MAX && !live.contains('\n');
+    let mut words = live.split_whitespace();
+    let is_number = words.all(|word| word.parse::<f64>().is_ok());
+    (is_short && (is_kernel_s || is_number)).then_some(live)
+}
+
+fn found_in(knob: &Knob, live: &str) -> String {
+    match shown(knob, live) {
+        Some(live) => format!("the live value {live:?} of {knob}"),
+        None => format!("the text in {knob} ({} characters)", live.chars().count()),
     }
 }
 
@@ -402,7 +427,7 @@ fn not_of_type(knob: &Knob, live: &str) -> String {
             "the live value {live:?} of {knob} is a list of {numbers} numbers: name one of them, counted from 0, by {:?}, or write the whole list by write = and default =",
             format!("{knob}[{}]", numbers - 1)
         ),
-        false => format!("the live value {live:?} of {knob} is not of this type"),
+        false => format!("{} is not of this type", found_in(knob, live)),
     }
 }
 
@@ -478,6 +503,27 @@ mod tests {
         load_space(&path, &Roots::at(dir.path()))
             .map(|(space, ..)| space)
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_s_text_is_not_repeated() {
+        let file = |path: &str| Knob::File(path.into());
+        let secret = "{\n  \"write_token\": \"8e35f075\"\n}";
+        for (knob, live, expected) in [
+            (file("/srv/app/token"), "hunter2", None),
+            (file("/srv/app/serve.json"), secret, None),
+            (file("/srv/app/level"), "5 7", Some("5 7")),
+            (
+                file("/sys/kernel/mm/thp"),
+                "always [never]",
+                Some("always [never]"),
+            ),
+            (Knob::Sysctl("a.b".into()), "cubic", Some("cubic")),
+        ] {
+            assert_eq!(shown(&knob, live), expected);
+            let told = found_in(&knob, live);
+            assert_eq!(told.contains(live), expected.is_some(), "{told}");
+        }
     }
 
     #[test]

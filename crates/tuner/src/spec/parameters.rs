@@ -480,7 +480,7 @@ mod tests {
         };
         let error = space_with("write = \"{knob} 0\"").unwrap_err().to_string();
         assert!(
-            error.ends_with("parameters[0].write: needs default, the control's value: the live \"60\" of vm.swappiness does not say it"),
+            error.ends_with("parameters[0].write: needs default, the control's value: the live value \"60\" of vm.swappiness does not say it"),
             "{error}"
         );
         let (space, ..) = space_with("write = \"{knob} 0\"\ndefault = 60").unwrap();

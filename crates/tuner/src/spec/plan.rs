@@ -9,8 +9,10 @@ use crate::conclusion::Guard;
 pub struct PlannedTime {
     /// Of the search, if no evaluation ends early.
     pub search_s: f64,
-    /// Of the verification of what was found, and of further arms.
+    /// Of the verification of what was found, and of further arms, if its first runs decide.
     pub verification_s: f64,
+    /// The same with the most runs.
+    pub verification_max_s: f64,
 }
 
 impl CheckedSpec {
@@ -44,11 +46,13 @@ impl CheckedSpec {
         let verification = &spec.verification;
         let arms = verification.top + verification.arms.len();
         let capacities = usize::from(self.compares_capacity());
-        let runs = verification.runs * (arms + capacities);
+        let verification_s =
+            |runs: usize, blocks| (runs * (arms + capacities)) as f64 * run_s(blocks);
         let blocks = verification.blocks.unwrap_or(evaluation.blocks);
         PlannedTime {
             search_s: limit_s.map_or(search_s, |limit_s| search_s.min(limit_s)),
-            verification_s: runs as f64 * run_s(blocks),
+            verification_s: verification_s(verification.runs, blocks),
+            verification_max_s: verification_s(verification.runs_max(), blocks),
         }
     }
 }
@@ -58,14 +62,25 @@ impl std::fmt::Display for PlannedTime {
         let Self {
             search_s,
             verification_s,
+            verification_max_s,
         } = *self;
         write!(
             f,
             "takes about {} ({} of search, {} of verification), plus the time to start services",
-            in_words(search_s + verification_s),
+            range_in_words(search_s + verification_s, search_s + verification_max_s),
             in_words(search_s),
-            in_words(verification_s)
+            range_in_words(verification_s, verification_max_s)
         )
+    }
+}
+
+/// `22 to 66 s`, `50 s to 3 min`.
+fn range_in_words(from_s: f64, to_s: f64) -> String {
+    let (from, to) = (in_words(from_s), in_words(to_s));
+    match (from.split_once(' '), to.split_once(' ')) {
+        _ if from == to => to,
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} to {to}"),
+        _ => format!("{from} to {to}"),
     }
 }
 
@@ -89,5 +104,8 @@ mod tests {
         assert_eq!(in_words(600.0), "10 min");
         assert_eq!(in_words(7.5 * 3600.0), "7.5 h");
         assert_eq!(in_words(3.0 * 86_400.0), "3.0 days");
+        assert_eq!(range_in_words(22.0, 66.0), "22 to 66 s");
+        assert_eq!(range_in_words(50.0, 150.0), "50 s to 2 min");
+        assert_eq!(range_in_words(22.0, 22.0), "22 s");
     }
 }
