@@ -724,7 +724,7 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         assert_eq!(row.nothing_to_resume(8, 100.0), None);
         let why = row.nothing_to_resume(8, 119.0).unwrap();
         assert!(
-            why.starts_with("its budget of 2 minutes of measuring is used up"),
+            why.starts_with("its budget of 2 min of measuring is used up"),
             "{why}"
         );
         let way = format!("budget {id} --evaluations 9 --wall-time-min MINUTES`");

@@ -122,7 +122,13 @@ fn a_workload_in_trouble_is_the_harness_fault() {
     toy.load_with(r#"echo '{"requests": 1000}'"#);
     gives_up(&toy, &["workload: ", "latency_p99_us"]);
     toy.load_with("echo connection refused >&2; exit 7");
-    gives_up(&toy, &["workload: ", "exit status 7: connection refused"]);
+    gives_up(
+        &toy,
+        &[
+            "workload: ",
+            "exit status 7 and printed: connection refused",
+        ],
+    );
     toy.spec["workload"]["grace_s"] = json!(0.1);
     toy.load_with("sleep 30");
     gives_up(&toy, &["workload: ", "did not end within"]);

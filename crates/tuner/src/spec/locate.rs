@@ -136,7 +136,7 @@ impl Source {
         } else {
             toml::from_str(&self.text).map_err(|error: toml::de::Error| {
                 // What is missing from the whole file belongs to no key and no line of it.
-                let is_of_file = |span: &Range<usize>| *span == (0..self.text.len());
+                let is_of_file = |span: &Range<usize>| *span == (0..0);
                 let is_missing = error.message().starts_with("missing");
                 let span = error
                     .span()
