@@ -214,6 +214,11 @@ impl ExperimentRow {
         self.prior.iter().filter(is_shared).count()
     }
 
+    /// Whether it is being verified now.
+    pub fn is_verifying(&self) -> bool {
+        self.state == State::Running && self.plan.is_some()
+    }
+
     /// What to say of a fork whose parameters are all other ones than those it starts from.
     pub fn carries_nothing_over(&self) -> Option<&'static str> {
         (!self.prior.is_empty() && self.carried_over() == 0).then_some(
@@ -281,7 +286,7 @@ pub struct Summary {
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
-    /// What a queued one waits for that does not come by itself.
+    /// The experiment that a queued one waits for, in words.
     pub waits: Option<String>,
     /// Workers on other hosts measure it.
     #[serde(skip)]
@@ -301,16 +306,19 @@ impl Summary {
     }
 }
 
-/// Says of each queued experiment that it waits for one that never ends.
+/// Says of each queued experiment for which one it waits, and what to do where that never ends.
 fn say_what_waits(all: &mut [Summary]) {
     let mut running = all.iter().filter(|it| it.state == State::Running);
-    let endless = running.find(|it| it.always_on && !it.on_workers);
-    let Some(id) = endless.map(|it| it.id) else {
+    let Some(measured) = running.find(|it| !it.on_workers) else {
         return;
     };
-    let why = format!(
-        "waits for experiment {id}, which is in continuous mode and never ends: pause experiment {id} to let this one run"
-    );
+    let id = measured.id;
+    let why = match measured.always_on {
+        true => format!(
+            "waits for experiment {id}, which is in continuous mode and never ends: pause experiment {id} to let this one run"
+        ),
+        false => format!("waits for experiment {id}"),
+    };
     for waiting in all
         .iter_mut()
         .filter(|it| it.state == State::Queued && !it.on_workers)
@@ -435,7 +443,7 @@ impl Store {
         let rows = self.read(|database| {
             database.query(
                 "SELECT e.id, e.name, e.state, e.wish, e.message, e.created_ms, e.budget, e.spec, e.report, e.parent, \
-                 e.promotion, \
+                 e.promotion, e.plan, \
                  (SELECT COUNT(*) FROM evaluations v WHERE v.experiment = e.id AND v.outcome <> 'running' \
                   AND COALESCE(v.failure, '') <> 'lost' \
                   AND NOT (v.failure IS NOT NULL AND v.host IS NOT NULL AND EXISTS (SELECT 1 FROM evaluations o \
@@ -452,19 +460,24 @@ impl Store {
                 let spec: Spec = json(&cells[7])?;
                 let report: Report = json(&cells[8])?;
                 let promotion: Option<Promotion> = json(&cells[10])?;
+                let state = state(&cells[2])?;
+                let is_planned = cells[11].text().is_some();
                 Ok(Summary {
                     id: cells[0].int().unwrap_or(0),
                     name: name_of(&cells[1]),
-                    state: state(&cells[2])?,
-                    wish: wish(&cells[3])?,
+                    state,
+                    wish: wish(&cells[3])?.filter(|wish| {
+                        // A verification that has begun is no wish any more.
+                        !(state == State::Running && is_planned && *wish == Wish::Verify)
+                    }),
                     message: cells[4].text().map(str::to_owned),
                     created_ms: cells[5].int().unwrap_or(0),
-                    evaluations: usize_of(&cells[11]),
+                    evaluations: usize_of(&cells[12]),
                     always_on: spec.mode == Mode::Continuous,
                     on_workers: spec.workers.is_some(),
                     waits: None,
                     budget: budget.unwrap_or(spec.budget).evaluations,
-                    best_score: cells[12].real(),
+                    best_score: cells[13].real(),
                     imported: report.imported,
                     sentence: report.sentence,
                     parent: cells[9].int(),
