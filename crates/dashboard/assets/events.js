@@ -12,17 +12,22 @@ function listen() {
     last = JSON.parse(event.data);
     for (const port of ports) port.postMessage({ state: last });
   });
+  source.addEventListener("ended", refused);
   source.onopen = () => { for (const port of ports) port.postMessage({ isThere: true }); };
   source.onerror = () => {
     // The browser connects again by itself; until then the pages say that nobody tells them anything.
-    for (const port of ports) port.postMessage({ isThere: false });
-    // A refusal, such as after a sign-out, ends a stream for good: a later tab begins another one.
-    if (source.readyState === EventSource.CLOSED) {
-      source = null;
-      last = null;
-      if (ports.size) setTimeout(() => { if (ports.size) listen(); }, 5000);
-    }
+    if (source.readyState === EventSource.CLOSED) refused();
+    else for (const port of ports) port.postMessage({ isThere: false });
   };
+}
+
+/** The stream is over, such as after a sign-out. A tab that is signed out says "bye"; for others another stream begins. */
+function refused() {
+  source.close();
+  source = null;
+  last = null;
+  for (const port of ports) port.postMessage({ isRefused: true });
+  setTimeout(() => { if (ports.size) listen(); }, 5000);
 }
 
 onconnect = (event) => {

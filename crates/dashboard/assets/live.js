@@ -9,16 +9,43 @@ function complain(text) {
   if (text) complaint.scrollIntoView({ block: "nearest" });
 }
 
+const away = document.getElementById("away");
+let worker = null;
+let isSignedOut = false;
+
+/** The server admits this page no longer: it says so alone, and asks for nothing more. */
+export function signedOut() {
+  if (isSignedOut) return;
+  isSignedOut = true;
+  worker?.port.postMessage("bye");
+  away.hidden = true;
+  complain("You are signed out. ");
+  const link = document.createElement("a");
+  link.href = `/login?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`;
+  link.textContent = "Sign in again.";
+  complaint.append(link);
+}
+
+/** Asks the server. There is no answer for a page that is signed out: what waits for one stays as it is. */
+export async function ask(url, options) {
+  const response = isSignedOut ? null : await fetch(url, options);
+  // A page's address leads to the form instead.
+  const isForm = response?.redirected && new URL(response.url).pathname === "/login";
+  if (response && response.status !== 401 && !isForm) return response;
+  signedOut();
+  return new Promise(() => {});
+}
+
 /** A moment in milliseconds since 1970, as the server writes it. */
 export const moment = (at_ms) => `${new Date(at_ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 /** Asks for a change and returns the answer, or complains and returns nothing. */
 export async function change(method, url, body) {
-  complain("");
+  if (!isSignedOut) complain("");
   const headers = { "x-slackline-csrf": csrf };
   if (body !== undefined) headers["content-type"] = "application/json";
   try {
-    const response = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    const response = await ask(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
     const text = await response.text();
     const answer = text ? JSON.parse(text) : {};
     if (response.ok) return answer;
@@ -143,10 +170,10 @@ document.addEventListener("submit", async (event) => {
 let isReading = false;
 let isStale = false;
 let heard = new Date();
-const away = document.getElementById("away");
 
 /** The server answered, or did not: a page must not look fresh while nobody tells it anything. */
 function hear(isThere) {
+  if (isSignedOut) return false;
   if (isThere) heard = new Date();
   const wasAway = !away.hidden;
   away.hidden = isThere;
@@ -181,10 +208,9 @@ async function refresh() {
   if (isReading) { isStale = true; return; }
   isReading = true;
   try {
-    const response = await fetch(location.href, { headers: { accept: "text/html" } });
+    const response = await ask(location.href, { headers: { accept: "text/html" } });
     hear(true);
-    if (response.ok && !response.redirected) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
-    else if (response.redirected) complain("You are signed out. Reload the page to sign in.");
+    if (response.ok) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
     else if (response.status === 404) complain("This page no longer exists.");
   } catch { hear(false); }
   isReading = false;
@@ -194,7 +220,7 @@ async function refresh() {
 
 // While the server is away, it is asked every few seconds whether it is back.
 setInterval(async () => {
-  if (document.hidden) return;
+  if (document.hidden || isSignedOut) return;
   const isSilent = Date.now() - heard > 15000;
   if (away.hidden && !isSilent) return;
   try {
@@ -207,7 +233,7 @@ setInterval(async () => {
 const look = document.getElementById("look");
 async function follow(url, isNew) {
   try {
-    const response = await fetch(url, { headers: { accept: "text/html" } });
+    const response = await ask(url, { headers: { accept: "text/html" } });
     if (!response.ok) { location.href = url; return; }
     if (isNew) history.pushState(null, "", url);
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -217,13 +243,13 @@ async function follow(url, isNew) {
   } catch { hear(false); }
 }
 if (look) {
-  const ask = () => {
+  const choose = () => {
     const given = new URLSearchParams([...new FormData(look)].filter(([name, value]) => value && !(name === "sort" && value === "rank")));
     follow(`${location.pathname}?${given}`, true);
   };
   let typed;
-  look.addEventListener("input", (event) => { clearTimeout(typed); typed = setTimeout(ask, event.target.type === "search" ? 250 : 0); });
-  look.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  look.addEventListener("input", (event) => { clearTimeout(typed); typed = setTimeout(choose, event.target.type === "search" ? 250 : 0); });
+  look.addEventListener("submit", (event) => { event.preventDefault(); choose(); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("#live-results thead a, #live-results .pager a");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -241,9 +267,12 @@ function changed(isFirst, state) {
 if (document.querySelector("[data-live]")) {
   if ("SharedWorker" in window) {
     // A browser opens six connections to a host over HTTP/1.1: with a stream for each tab, the seventh would hang.
-    const worker = new SharedWorker("/assets/events.js");
+    worker = new SharedWorker("/assets/events.js");
     let isFirst = true;
     worker.port.onmessage = (event) => {
+      if (isSignedOut) return;
+      // The stream was refused or has ended: the page itself says whether somebody is signed in.
+      if (event.data.isRefused) { refresh(); return; }
       if ("isThere" in event.data) { if (hear(event.data.isThere)) refresh(); return; }
       if (event.data.state) hear(true);
       if (event.data.state) changed(isFirst, event.data.state);
@@ -257,9 +286,9 @@ if (document.querySelector("[data-live]")) {
     // No stream at all: a few small requests hold up no other tab.
     let seen;
     setInterval(async () => {
-      if (document.hidden) return;
+      if (document.hidden || isSignedOut) return;
       try {
-        const text = await (await fetch("/api/v1/status")).text();
+        const text = await (await ask("/api/v1/status")).text();
         if (seen !== undefined && text !== seen) refresh();
         seen = text;
       } catch { /* The next one may be answered. */ }

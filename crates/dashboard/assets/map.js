@@ -1,5 +1,5 @@
 // The model over two parameters: a map in colours, with the evaluations on it.
-import { canvas, fitted, ink, mark, pointed, read, setting, unscored, verified } from "./plot.js";
+import { canvas, extent, fitted, ink, mark, pointed, read, setting, unscored, verified } from "./plot.js";
 import { savable } from "./zoom.js";
 
 const parts = (name) => {
@@ -54,6 +54,28 @@ function ordered(pair, points, [x, y]) {
   return { x: across.map((i) => pair.x[i]), y: up.map((j) => pair.y[j]), mean: table(pair.mean), sd: table(pair.sd), feasible: table(pair.feasible) };
 }
 
+/**
+ * The ends of the scale of colours, as scores. They follow what was measured: a model may go far beyond it where
+ * nothing was. The control is the middle: of a ratio 0, else the middle of what there is.
+ */
+export function scaled(scores, means, unit) {
+  const must = unit.control === null ? [] : [0];
+  const [low, high] = extent(scores, must) ?? extent(means, must);
+  const middle = unit.control === null ? (low + high) / 2 : 0;
+  const isExceeded = means.some((mean) => mean < low - 0.05 * (high - low) || mean > high + 0.05 * (high - low));
+  return { low, high, middle, far: Math.max(high - middle, middle - low) || 1, isExceeded };
+}
+
+/** What stands beside the bar of colours: where, as a share of its height from the top, and the text. */
+function labelled({ low, high, middle }, unit) {
+  const [top, bottom] = unit.sign > 0 ? [high, low] : [low, high];
+  const at = (score) => (high > low ? (score - top) / (bottom - top) : 0.5);
+  const text = (score) => unit.text(unit.of(score));
+  const own = [at(middle), unit.control === null ? text(middle) : "control"];
+  // The middle may be an end of the scale: two labels there would cover each other.
+  return [own, ...[top, bottom].map((score) => [at(score), text(score)]).filter(([place]) => Math.abs(place - own[0]) > 0.06)];
+}
+
 let asked = 0;
 
 export async function map(id, points, unit) {
@@ -75,11 +97,12 @@ export async function map(id, points, unit) {
 function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   const isNarrow = element.parentElement.clientWidth < 500;
   const { context, width, height } = canvas(element, isNarrow ? 340 : 460);
-  const scores = pair.mean.flat();
-  // The control is the middle of the scale: of a ratio 0, else the middle of what there is.
-  const middle = unit.control === null ? (Math.min(...scores) + Math.max(...scores)) / 2 : 0;
-  const far = Math.max(...scores.map((score) => Math.abs(score - middle))) || 1;
-  const [left, top, right, bottom] = [isNarrow ? 70 : 92, 12, 96, 46];
+  const scale = scaled(points.score, pair.mean.flat(), unit);
+  const { middle, far } = scale;
+  const labels = labelled(scale, unit);
+  // The labels beside the bar of colours have as much room as they need.
+  const widest = Math.max(...labels.map(([, text]) => context.measureText(text).width));
+  const [left, top, right, bottom] = [isNarrow ? 70 : 92, 12, Math.ceil(widest) + 36, 46];
   const [across, up] = [(width - left - right) / pair.x.length, (height - top - bottom) / pair.y.length];
   const corner = (i, j) => [left + i * across, top + (pair.y.length - 1 - j) * up];
   let isDoubtful = false;
@@ -112,9 +135,9 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   }
   savable(element.parentElement, () => element);
   frame(context, pair, [nameX, nameY], { left, top, right, bottom, width, height, across, up });
-  bar(context, unit, middle, far, { left: width - right + 14, top, height: height - top - bottom, room: right - 30 });
+  bar(context, unit, scale, labels, { left: width - right + 14, top, height: height - top - bottom });
   const doubt = isDoubtful ? " Hatched: a configuration there probably crashes or breaks a constraint." : "";
-  caption.textContent = `The model's mean of ${unit.label}. Dots are evaluations, crosses those without a value, rings the verified ones. The square is the control.${doubt}`;
+  caption.textContent = `The model's mean of ${unit.label}. Dots are evaluations, crosses those without a value, rings the verified ones. The square is the control.${scale.isExceeded ? " The colours end with the measured values: the model goes beyond them." : ""}${doubt}`;
   pointed(element.parentElement, (atX, atY) => {
     const dot = dots.find((it) => Math.hypot(it.x - atX, it.y - atY) < 7);
     if (dot) return { text: dot.text, href: `/experiments/${id}/evaluations/${dot.number}` };
@@ -149,11 +172,11 @@ function frame(context, pair, [nameX, nameY], box) {
 }
 
 /** What the colours mean. The better end is at the bottom where less is better, as on the axes of the other plots. */
-function bar(context, unit, middle, far, box) {
+function bar(context, unit, { low, high, middle, far }, labels, box) {
   const steps = 64;
+  const [first, last] = unit.sign > 0 ? [high, low] : [low, high];
   for (let step = 0; step < steps; step++) {
-    const share = 1 - (2 * (step + 0.5)) / steps;
-    context.fillStyle = shade(share * unit.sign);
+    context.fillStyle = shade((first + ((step + 0.5) / steps) * (last - first) - middle) / far);
     context.fillRect(box.left, box.top + (step * box.height) / steps, 12, box.height / steps + 0.5);
   }
   context.strokeStyle = ink("--line");
@@ -161,8 +184,8 @@ function bar(context, unit, middle, far, box) {
   context.strokeRect(box.left, box.top, 12, box.height);
   context.fillStyle = ink("--ink");
   context.textAlign = "left";
-  const label = (share) => fitted(context, unit.text(unit.of(middle + share * unit.sign * far)), box.room);
-  context.fillText(label(1), box.left + 16, box.top + 10);
-  context.fillText(unit.control === null ? label(0) : "control", box.left + 16, box.top + box.height / 2 + 4);
-  context.fillText(label(-1), box.left + 16, box.top + box.height);
+  for (const [place, text] of labels) {
+    const y = box.top + place * box.height + 4;
+    context.fillText(text, box.left + 16, Math.min(box.top + box.height, Math.max(box.top + 10, y)));
+  }
 }

@@ -27,8 +27,14 @@ function given() {
   return body;
 }
 
-function say(text, kind, line) {
+function say(text, kind, line, warnings = []) {
   verdict.textContent = text;
+  field("remarks").replaceChildren(...warnings.map((warning) => {
+    const item = document.createElement("li");
+    item.className = "remark";
+    item.textContent = `Warning: ${warning}`;
+    return item;
+  }));
   verdict.className = kind;
   wrongLine = line || 0;
   spec.setAttribute("aria-invalid", kind === "wrong");
@@ -45,14 +51,16 @@ async function check() {
     // The check of the text alone does not know how many there are.
     const size = answer.configurations === undefined ? "" : `, ${answer.configurations ?? "a continuum of"} configurations`;
     const parameters = answer.parameters === 1 ? "1 parameter" : `${answer.parameters} parameters`;
-    const verdict = answer.remarks.length ? `Note: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
-    say(`${answer.name}: ${parameters}${size}. ${verdict}`, "right", 0);
+    const takes = answer.takes ? `, ${answer.takes}` : "";
+    const wrong = answer.remarks.length ? "" : " Nothing is wrong with it.";
+    say(`${answer.name}: ${parameters}${size}${takes}.${wrong}`, "right", 0, answer.remarks);
   } else {
     // The error itself may name the key.
     const key = answer.key && !answer.error.includes(`\`${answer.key}\``) ? answer.key : "";
     const where = [answer.line && `Line ${answer.line}`, key].filter(Boolean).join(", ");
     const isFile = /template|files|warm_start/.test(answer.key || "");
-    const hint = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the directory above if the file is elsewhere.` : "";
+    const from = field("dir").value || "the server's state directory";
+    const hint = isFile ? ` Relative paths count from ${from}: change the directory above if the file is elsewhere.` : "";
     const error = where ? answer.error : answer.error.replace(/^./, (first) => first.toUpperCase());
     say(`${where}${where ? ": " : ""}${error}${hint && !/[.!?]$/.test(error) ? "." : ""}${hint}`, "wrong", answer.line);
   }

@@ -1,5 +1,5 @@
 // The objective over each parameter, and how much each explains.
-import { axis, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf, setting } from "./plot.js";
+import { axis, counts, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf, setting } from "./plot.js";
 
 /** Round numbers between the ends of a logarithmic axis: of each power of ten 1, or 1 and 3, or 1, 2 and 5. */
 function ratios([low, high]) {
@@ -25,7 +25,8 @@ const short = (tick) => (Math.abs(tick) < 1e5 ? String(setting(Number(tick.toPre
 function acrossAxis(scale, span, name) {
   if (scale.words) return axis(name, { values: (plot, ticks) => ticks.map((tick) => cut(scale.words[tick] ?? "", (plot.width - 70) / scale.words.length)), splits: () => scale.words.map((_, index) => index), filter: (_, ticks) => ticks });
   const isLong = Math.max(...span.map(Math.abs)) >= 1e5;
-  if (!scale.isLog) return axis(name, isLong ? { values: (_, ticks) => ticks.map(short) } : {});
+  // A whole number has no ticks between its values.
+  if (!scale.isLog) return (scale.isWhole ? counts : axis)(name, isLong ? { values: (_, ticks) => ticks.map(short) } : {});
   return axis(name, { values: (_, ticks) => ticks.map(short), splits: () => ratios(span), filter: (_, ticks) => ticks });
 }
 

@@ -1,19 +1,19 @@
 // What every chart has: colours, units, axes, values at the cursor, and a click through to what is drawn.
+import { ask } from "./live.js";
 import { zoomable, zoomed } from "./zoom.js";
 
 export const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export async function read(url) {
-  const response = await fetch(url);
+  const response = await ask(url);
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.detail);
   return answer;
 }
 
-export const colours = {
-  completed: "--good", violated: "--warn", aborted: "--quiet", crashed: "--bad", killed: "--warn", failed: "--bad",
-};
+/** The colours of the outcomes: the tables take them from the style sheet, too. */
+export const colours = Object.fromEntries(["completed", "violated", "aborted", "crashed", "killed", "failed"].map((it) => [it, `--${it}`]));
 /** The colour of an outcome. The style sheet is asked once for each outcome, not for each point. */
 export function inks() {
   const known = new Map();
@@ -23,8 +23,14 @@ export function inks() {
   };
 }
 
-/** Lines that are told apart by colour and by dashes. */
-export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
+/** Lines that are told apart by colour. Dashes are for what they are compared with. */
+export const lines = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5"];
+
+/** A value at the cursor, for the legend: nothing where the cursor is nowhere. */
+export const told = (text = digits) => (_, value, __, index) => {
+  if (index === null || index === undefined) return "";
+  return value === null || value === undefined ? "–" : text(value);
+};
 
 /** A number to four significant digits, with the zeros at its end and the sign that people read: the server's `significant`. */
 export const digits = (value) => {
@@ -35,7 +41,10 @@ export const digits = (value) => {
 };
 
 /** A change in per cent, as the tables have it: the server's `percent`. */
-export const signed = (percent) => `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(1)} %`;
+export const signed = (percent) => {
+  const text = Math.abs(percent).toFixed(1);
+  return `${percent < 0 && text !== "0.0" ? "−" : "+"}${text} %`;
+};
 
 /** A number of seconds, as the tables have it: the server's `duration`. */
 export const duration = (s) => (s < 120 ? `${s.toFixed(1)} s` : s < 7200 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`);
@@ -81,17 +90,22 @@ export function scoreReader(points) {
 /** Outcomes of a configuration without a score: they are drawn at the bad edge of a plot. */
 export const unscored = new Set(["crashed", "violated", "aborted"]);
 
-/** The range of the values that are to be told apart: an outlier does not flatten the rest. What must be seen is in `also`. */
-export function range(values, also = []) {
+/** The ends of the values that are to be told apart: an outlier does not flatten the rest. What must be seen is in `also`. */
+export function extent(values, also = []) {
   const known = values.filter((value) => value !== null && Number.isFinite(value)).sort((a, b) => a - b);
   const must = also.filter((value) => value !== null && Number.isFinite(value));
-  if (!known.length) return must.length ? [Math.min(...must) - 1, Math.max(...must) + 1] : [0, 1];
+  if (!known.length) return must.length ? [Math.min(...must), Math.max(...must)] : null;
   const at = (share) => known[Math.round(share * (known.length - 1))];
   const fence = 3 * (at(0.75) - at(0.25));
   // With few points nobody can say which one is an outlier.
   const isKept = (value) => known.length < 8 || fence === 0 || (value >= at(0.25) - fence && value <= at(0.75) + fence);
   const kept = [...known.filter(isKept), ...must];
-  let [low, high] = [Math.min(...kept), Math.max(...kept)];
+  return [Math.min(...kept), Math.max(...kept)];
+}
+
+/** The range of an axis for these values, with a margin. */
+export function range(values, also = []) {
+  let [low, high] = extent(values, also) ?? [0, 1];
   if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.1, high + Math.abs(high || 1) * 0.1];
   const margin = 0.08 * (high - low);
   return [low - margin, high + margin];
@@ -122,7 +136,8 @@ export const moments = () => axis("Time, UTC", {
 });
 
 /** An axis of what is counted. */
-export const counts = (label) => axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] });
+const steps = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((head) => head * 10 ** power)).flat();
+export const counts = (label, more) => axis(label, { incrs: steps, ...more });
 
 /** Columns over moments, parted at others: no line joins what stands before and behind one. */
 export function parted([at, ...columns], moments) {
@@ -141,8 +156,7 @@ export function draw(element, options, data) {
   // There may be a sentence that said why there was no chart.
   if (!element.firstElementChild) element.textContent = "";
   const width = Math.max(240, element.clientWidth);
-  // Without a cursor there is no value, of the horizontal axis either.
-  options.series[0].value ??= (_, value) => value ?? "–";
+  options.series[0].value ??= told(String);
   // The legend shows each line as it is drawn, with its dashes.
   const markers = { width: 3, dash: (plot, index) => (plot.series[index].dash?.length ? (plot.series[index].dash[0] < 4 ? "dotted" : "dashed") : "solid") };
   const legend = { markers, ...options.legend };
@@ -328,7 +342,7 @@ export function scaleOf(points, name, curve) {
   if (!list && numbers.length && numbers.length === values.length) {
     const low = Math.min(...numbers);
     // Equal ratios matter equally where a range spans more than a factor of 30.
-    return { at: (value) => value, isLog: low > 0 && Math.max(...numbers) / low >= 30, words: null };
+    return { at: (value) => value, isLog: low > 0 && Math.max(...numbers) / low >= 30, isWhole: numbers.every(Number.isInteger), words: null };
   }
   const words = [...new Set([...(list || []), ...values].map(String))];
   if (!list) words.sort((a, b) => Number(a) - Number(b) || a.localeCompare(b));

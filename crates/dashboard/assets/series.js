@@ -1,10 +1,8 @@
 // Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
 import { moment } from "./live.js";
-import { axis, counts, digits, draw, duration, ink, inks, inUnit, inside, legend, lines, mark, moments, parted, pointed, range, read, rule, scoreReader, signed } from "./plot.js";
+import { axis, counts, draw, duration, ink, inks, inUnit, inside, legend, lines, mark, moments, parted, pointed, range, read, rule, scoreReader, signed, told } from "./plot.js";
 
-const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
-/** The values at the cursor, below the plot. */
-const told = (text = digits) => (_, value) => (value === null || value === undefined ? "–" : text(value));
+const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length]), width: 2, points: { show: false }, ...more });
 
 /** A metric of one side: measured, or counted per request or second. */
 function lookup(side, metric) {
@@ -22,11 +20,11 @@ export async function blocks(element) {
   const value = (side) => evaluation.blocks.map((block) => lookup(block[side], metric));
   const all = [...value("control"), ...value("experiment")].filter((it) => it !== null);
   const unit = inUnit(JSON.parse(element.dataset.unit), Math.max(...all.map(Math.abs)));
-  const look = (label, place) => line(label, place, { points: { show: true, size: 7 }, value: told(unit.text) });
+  const look = (label, more) => line(label, 0, { points: { show: true, size: 7 }, value: told(unit.text), ...more });
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(unit.label)],
-    series: [{ label: "Block" }, look("control", 4), look("candidate", 0)],
+    series: [{ label: "Block" }, look("control", { stroke: ink("--quiet"), dash: [5, 5] }), look("candidate")],
   }, [evaluation.blocks.map((_, index) => index + 1), value("control").map(unit.of), value("experiment").map(unit.of)]);
 }
 
@@ -200,18 +198,35 @@ export async function compared(element) {
       if (points.outcome[index] === "completed" && score !== null && (best === null || score < best)) best = score;
       values.set(number, unit.of(best));
     });
-    all.push({ name: `${id}: ${shown.name}`, unit, values });
+    all.push({ id, name: `${id}: ${shown.name}`, unit, values });
   }
   const x = [...new Set(all.flatMap((it) => [...it.values.keys()]))].sort((a, b) => a - b);
   const hasRatio = all.some((it) => it.unit.control !== null);
   const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against each experiment's control";
+  // Of two lines in one place the lower one is seen on both sides of the upper one.
+  const width = (place) => 2 + Math.min(2, 4 / (all.length - 1 || 1)) * (all.length - 1 - place);
   // Each line is to be seen, however far it lies from the others.
   const ends = all.map((it) => [...it.values.values()].pop());
   draw(element, {
     height: 320,
     scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0, ...ends] : ends) } },
     axes: [counts("Evaluation"), axis(label)],
-    series: [{ label: "Evaluation", value: told() }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: told(it.unit.text) }))],
-    hooks: { draw: [(plot) => inside(plot, () => { if (hasRatio) rule(plot, 0, false); })] },
+    series: [{ label: "Evaluation", value: told() }, ...all.map((it, place) => line(it.name, place, { width: width(place), paths: uPlot.paths.stepped({ align: 1 }), value: told(it.unit.text) }))],
+    hooks: {
+      draw: [(plot) => inside(plot, (context, box) => {
+        if (hasRatio) rule(plot, 0, false);
+        // Who does not tell the colours apart reads the number at the end of each line.
+        const ratio = devicePixelRatio || 1;
+        context.font = `${13 * ratio}px system-ui, sans-serif`;
+        context.textAlign = "right";
+        all.forEach((it, place) => {
+          const [number, best] = [...it.values].filter(([, value]) => value !== null).pop() ?? [];
+          if (number === undefined) return;
+          const y = plot.valToPos(best, "y", true) - 5 * ratio;
+          context.fillStyle = ink(lines[place % lines.length]);
+          context.fillText(it.id, plot.valToPos(number, "x", true) - 3 * ratio, Math.max(box.top + 12 * ratio, y));
+        });
+      })],
+    },
   }, [x, ...all.map((it) => x.map((number) => it.values.get(number) ?? null))]);
 }

@@ -32,7 +32,9 @@ pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
-pub(crate) use promotions::{OfCommand, of_commands, promotions};
+pub(crate) use promotions::{
+    ENTRIES_MAX, OfCommand, configuration, of_commands, promoted_by, promotions,
+};
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;
@@ -409,6 +411,7 @@ fn host_checked(
         "parameters": spec.space.parameters().len(),
         "configurations": spec.space.cardinality(),
         "control": spec.space.default_configuration(),
+        "takes": spec.planned_time().to_string(),
         "remarks": spec.remarks(&std::env::var_os("PATH").unwrap_or_default()),
     }))
 }

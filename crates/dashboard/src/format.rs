@@ -1,5 +1,6 @@
 //! Numbers as a page shows them.
 
+use bayes_opt::Configuration;
 use latency_stats::{Interval, mean_interval, ratio_interval};
 use tuner::evaluation::{Block, Rules};
 use tuner::report::{change, score_text};
@@ -61,6 +62,20 @@ fn ago(passed_s: f64) -> String {
     match passed_s > 0.0 {
         true => format!("{count:.0} {unit} ago"),
         false => format!("in {count:.0} {unit}"),
+    }
+}
+
+/// A configuration as people write it: `level = 1, chunk = 50`.
+pub(crate) fn configuration(it: &Configuration) -> String {
+    let settings = it.0.iter().map(|(name, value)| format!("{name} = {value}"));
+    settings.collect::<Vec<_>>().join(", ")
+}
+
+/// A number of evaluations.
+pub(crate) fn evaluations(count: usize) -> String {
+    match count {
+        1 => "1 evaluation".to_owned(),
+        count => format!("{count} evaluations"),
     }
 }
 

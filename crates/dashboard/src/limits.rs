@@ -114,9 +114,9 @@ pub(crate) fn too_many(wait: Duration) -> Response {
     ([("retry-after", wait_s.to_string())], refusal).into_response()
 }
 
-/// Whether a request announces a body that is so much too long that nobody waits for it. Of one that
-/// is little too long the first part is read: a client that is cut off while it sends may not see
-/// the answer.
+/// Whether a request announces a body of more than twice the limit: nobody waits for such a body.
+/// The first part of a shorter one is read, because a client that is cut off while it sends may not
+/// see the answer.
 fn is_far_too_long(headers: &HeaderMap) -> bool {
     let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
     // hyper takes only numbers.

@@ -270,7 +270,8 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/promotions",
         "promotions",
-        "What is in force on the host: by experiments of this server, and by `tune --promote` and `apply`",
+        "What is in force on the host: by experiments of this server, with their configuration and, for tokens that may write, \
+         who promoted it, and by `tune --promote` and `apply`",
     ),
     get(
         "/workers",
@@ -310,7 +311,7 @@ const OPERATIONS: &[Operation] = &[
             "/events",
             "events",
             "Server-sent events named `changed`, one at the start and one after every change: JSON with `revision`, \
-             `progress` and `trouble`. The stream ends with the token or session that opened it",
+             `progress` and `trouble`. The stream ends with the token or session that opened it: an event `ended` is its last",
         )
     },
     get("/openapi.json", "openapi", "This description"),

@@ -595,14 +595,12 @@ pub(crate) async fn audit(State(app): Here, Extension(visitor): Who) -> Response
 #[template(path = "new.html")]
 struct NewPage {
     reader: Reader,
-    dir: String,
     may_write: bool,
 }
 
-pub(crate) async fn new(State(app): Here, Extension(visitor): Who) -> Response {
+pub(crate) async fn new(Extension(visitor): Who) -> Response {
     page(&NewPage {
         reader: (&visitor).into(),
-        dir: app.coordinator.state_dir().display().to_string(),
         may_write: visitor.role == Role::Write,
     })
 }

@@ -82,9 +82,12 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    fn is_over(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.app.listeners.is_closed.load(Ordering::Relaxed)
-            || !self.app.still_admits(&self.visitor.credential)
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.app.still_admits(&self.visitor.credential)
     }
 }
 
@@ -97,10 +100,16 @@ pub(crate) async fn events(
     let opened = app.listeners.open(&visitor.name);
     opened.map_err(|why| Refusal::new(StatusCode::TOO_MANY_REQUESTS, why))?;
     let listener = Listener { app, visitor };
-    let stream = futures_util::stream::unfold((listener, None), |(listener, seen)| async move {
+    let stream = futures_util::stream::unfold(Some((listener, None)), |open| async move {
+        let (listener, seen) = open?;
         loop {
-            if listener.is_over() {
+            if listener.is_closed() {
                 return None;
+            }
+            if !listener.is_admitted() {
+                // Without a word the browser would ask again, be refused, and fill the audit log.
+                let event = Event::default().event("ended").data("{}");
+                return Some((Ok(event), None));
             }
             let app = &listener.app;
             let revision = app.coordinator.store().revision();
@@ -112,7 +121,7 @@ pub(crate) async fn events(
                 });
                 let state = readers::masks(listener.visitor.role).value(state);
                 let event = Event::default().event("changed").data(state.to_string());
-                return Some((Ok(event), (listener, Some(revision))));
+                return Some((Ok(event), Some((listener, Some(revision)))));
             }
             tokio::time::sleep(LOOK).await;
         }

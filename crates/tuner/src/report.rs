@@ -314,11 +314,21 @@ pub fn change(interval: &Interval) -> String {
     )
 }
 
-/// A ratio as a signed percentage.
+/// A ratio as a signed percentage. What is rounded to zero has no minus.
+///
+/// ```
+/// assert_eq!(tuner::report::percent(0.9996), "+0.0");
+/// assert_eq!(tuner::report::percent(0.9994), "−0.1");
+/// ```
 pub fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    let sign = if percent >= 0.0 { "+" } else { "−" };
-    format!("{sign}{:.1}", percent.abs())
+    let text = format!("{:.1}", percent.abs());
+    let sign = if percent < 0.0 && text != "0.0" {
+        "−"
+    } else {
+        "+"
+    };
+    format!("{sign}{text}")
 }
 
 /// A confidence in per cent, without digits that nobody asked for: `95`, `99.17`.

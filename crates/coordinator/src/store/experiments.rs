@@ -225,6 +225,11 @@ impl ExperimentRow {
         self.prior.iter().filter(is_shared).count()
     }
 
+    /// Whether it is being verified now.
+    pub fn is_verifying(&self) -> bool {
+        self.state == State::Running && self.plan.is_some()
+    }
+
     /// What to say of a fork whose parameters are all other ones than those it starts from.
     pub fn carries_nothing_over(&self) -> Option<&'static str> {
         (!self.prior.is_empty() && self.carried_over() == 0).then_some(
@@ -295,7 +300,7 @@ pub struct Summary {
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
-    /// What a queued one waits for that does not come by itself.
+    /// The experiment that a queued one waits for, in words.
     pub waits: Option<String>,
     /// Workers on other hosts measure it.
     #[serde(skip)]
@@ -448,7 +453,7 @@ impl Store {
         let rows = self.read(|database| {
             database.query(
                 "SELECT e.id, e.name, e.state, e.wish, e.message, e.created_ms, e.budget, e.spec, e.report, e.parent, \
-                 e.promotion, \
+                 e.promotion, e.plan, \
                  (SELECT COUNT(*) FROM evaluations v WHERE v.experiment = e.id AND v.outcome <> 'running' \
                   AND COALESCE(v.failure, '') <> 'lost' \
                   AND NOT (v.failure IS NOT NULL AND v.host IS NOT NULL AND EXISTS (SELECT 1 FROM evaluations o \
@@ -468,19 +473,24 @@ impl Store {
                 let promotion: Option<Promotion> = json(&cells[10])?;
                 let id = cells[0].int().unwrap_or(0);
                 targets.extend(spec.target.map(|target| (id, target)));
+                let state = state(&cells[2])?;
+                let is_planned = cells[11].text().is_some();
                 Ok(Summary {
                     id,
                     name: name_of(&cells[1]),
-                    state: state(&cells[2])?,
-                    wish: wish(&cells[3])?,
+                    state,
+                    wish: wish(&cells[3])?.filter(|wish| {
+                        // A verification that has begun is no wish any more.
+                        !(state == State::Running && is_planned && *wish == Wish::Verify)
+                    }),
                     message: cells[4].text().map(str::to_owned),
                     created_ms: cells[5].int().unwrap_or(0),
-                    evaluations: usize_of(&cells[11]),
+                    evaluations: usize_of(&cells[12]),
                     always_on: spec.mode == Mode::Continuous,
                     on_workers: spec.workers.is_some(),
                     waits: None,
                     budget: budget.unwrap_or(spec.budget).evaluations,
-                    best_score: cells[12].real(),
+                    best_score: cells[13].real(),
                     imported: report.imported,
                     sentence: report.sentence,
                     parent: cells[9].int(),

@@ -16,7 +16,8 @@ use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 use super::database::Database;
 use super::experiments::set;
 use super::{
-    EvaluationRow, Location, NewExperiment, Promotion, Running, State, Store, Wish, now_ms,
+    EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, Running, State, Store, Wish,
+    now_ms,
 };
 use crate::error::Error;
 
@@ -331,7 +332,31 @@ fn a_clock_that_is_set_back_lets_nobody_overtake() {
 }
 
 #[test]
-fn a_queued_experiment_says_that_it_waits_for_one_that_never_ends() {
+fn a_verification_that_has_begun_is_no_wish_any_more() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        let stands = || {
+            let row = store.experiment(id).unwrap();
+            let all = store.experiments().unwrap();
+            (all[0].wish, row.is_verifying())
+        };
+        let asks = |_: &ExperimentRow| Ok((State::Running, Some(Wish::Verify), None));
+        store.transition(id, asks).unwrap();
+        assert_eq!(stands(), (Some(Wish::Verify), false));
+        let plan = [PlannedArm::candidate(1, at(3))];
+        store.set_plan(id, &plan).unwrap();
+        assert_eq!(stands(), (None, true));
+        // A server that starts again knows what was asked for.
+        assert_eq!(store.experiment(id).unwrap().wish, Some(Wish::Verify));
+        let stops = |_: &ExperimentRow| Ok((State::Running, Some(Wish::Stop), None));
+        store.transition(id, stops).unwrap();
+        assert_eq!(stands(), (Some(Wish::Stop), true));
+    });
+}
+
+#[test]
+fn a_queued_experiment_says_what_it_waits_for() {
     on_both(|location| {
         let store = Store::open(location).unwrap();
         let mut endless = new_experiment();
@@ -399,6 +424,14 @@ fn a_queued_experiment_says_that_it_waits_for_one_that_never_ends() {
             .transition(endless, |_| Ok((State::Paused, None, None)))
             .unwrap();
         assert_eq!(waits(queued), None);
+        let measured = store.create(&new_experiment()).unwrap();
+        store
+            .transition(measured, |_| Ok((State::Running, None, None)))
+            .unwrap();
+        assert_eq!(
+            waits(queued),
+            Some(format!("waits for experiment {measured}"))
+        );
     });
 }
 

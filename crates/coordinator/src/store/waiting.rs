@@ -9,11 +9,13 @@ use super::experiments::{State, Summary};
 use crate::error::Error;
 use crate::promotion::shared_service;
 
-/// Says of each queued experiment that it waits for one that never ends, and what lets it run.
+/// Says of each queued experiment for which one it waits, and what lets it run where that one never
+/// ends.
 pub(super) fn say_what_waits(all: &mut [Summary], targets: &BTreeMap<i64, TargetSpec>) {
     let mut running = all.iter().filter(|it| it.state == State::Running);
-    let endless = running.find(|it| it.always_on && !it.on_workers);
-    let Some((id, is_promoted)) = endless.map(|it| (it.id, it.promoted)) else {
+    let measured = running.find(|it| !it.on_workers);
+    let measured = measured.map(|it| (it.id, it.always_on, it.promoted));
+    let Some((id, is_endless, is_promoted)) = measured else {
         return;
     };
     for waiting in all
@@ -24,14 +26,21 @@ pub(super) fn say_what_waits(all: &mut [Summary], targets: &BTreeMap<i64, Target
         let is_shared = one
             .zip(other)
             .and_then(|(one, other)| shared_service(one, other));
-        let what = match is_promoted && is_shared.is_some() {
-            true => format!("roll experiment {id} back: the rollback also pauses experiment {id}"),
-            false => format!("pause experiment {id}"),
-        };
-        waiting.waits = Some(format!(
-            "waits for experiment {id}, which is in continuous mode and never ends. To let this experiment run, {what}"
-        ));
+        waiting.waits = Some(match (is_endless, is_promoted && is_shared.is_some()) {
+            (false, _) => format!("waits for experiment {id}"),
+            (true, true) => endless(
+                id,
+                &format!("roll experiment {id} back: the rollback also pauses experiment {id}"),
+            ),
+            (true, false) => endless(id, &format!("pause experiment {id}")),
+        });
     }
+}
+
+fn endless(id: i64, what: &str) -> String {
+    format!(
+        "waits for experiment {id}, which is in continuous mode and never ends. To let this experiment run, {what}"
+    )
 }
 
 /// Why an experiment is not measured while another one's configuration is in force.

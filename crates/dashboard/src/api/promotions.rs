@@ -1,13 +1,18 @@
 //! What is in force on this host: by experiments of this server, and by commands.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
+use bayes_opt::Configuration;
+use coordinator::store::{ExperimentRow, Store};
 use coordinator::{Coordinator, Error};
 use jiff::Timestamp;
 use serde::Serialize;
 use tuner::promotions::PromotionRecord;
+use tuner::spec::Mode;
 
-use super::Here;
+use super::{Here, Who};
+use crate::access::Role;
+use crate::audit::Entry;
 use crate::reply::{Reply, blocking};
 
 /// Every promotion in force on this host.
@@ -37,7 +42,47 @@ struct OfExperiment {
     at: Timestamp,
     /// False: it was interrupted, and what it has changed is not known.
     is_complete: bool,
+    /// The parameters' values that are in force; `None` where an interruption leaves them open.
+    configuration: Option<Configuration>,
+    /// Who promoted it, for tokens that may write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
     changed: Vec<String>,
+}
+
+/// Who promotes in continuous mode.
+pub(crate) const ITSELF: &str = "the experiment itself";
+
+/// As many entries of the audit log are looked through for who promoted.
+pub(crate) const ENTRIES_MAX: usize = 5000;
+
+/// The configuration that an experiment has put in force.
+pub(crate) fn configuration(
+    store: &Store,
+    row: &ExperimentRow,
+) -> Result<Option<Configuration>, Error> {
+    let is_known = row.promotion.as_ref().is_some_and(|it| it.is_complete);
+    Ok(match row.spec.mode {
+        _ if !is_known => None,
+        Mode::Continuous => {
+            let state = store.continuous(row.id)?;
+            state
+                .and_then(|state| state.promoted)
+                .map(|it| it.configuration)
+        }
+        Mode::Once => row.report.winner().map(|arm| arm.configuration.clone()),
+    })
+}
+
+/// Who promoted what an experiment has in force, by the entries of the audit log, newest first.
+pub(crate) fn promoted_by(entries: &[Entry], row: &ExperimentRow) -> Option<String> {
+    if row.spec.mode == Mode::Continuous {
+        return Some(ITSELF.to_owned());
+    }
+    let mut promotions = entries.iter().filter(|it| {
+        it.refusal.is_none() && it.action == "promote" && it.experiment == Some(row.id)
+    });
+    promotions.next().and_then(|entry| entry.who.clone())
 }
 
 /// A promotion that a command has made.
@@ -69,9 +114,11 @@ pub(crate) fn of_commands(coordinator: &Coordinator) -> Result<Vec<OfCommand>, E
     Ok(in_force.map(OfCommand::from).collect())
 }
 
-pub(crate) async fn promotions(State(app): Here) -> Reply<InForce> {
+pub(crate) async fn promotions(State(app): Here, Extension(visitor): Who) -> Reply<InForce> {
     blocking(move || {
         let coordinator = &app.coordinator;
+        let audit = app.audit.last(ENTRIES_MAX, None);
+        let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
         let store = coordinator.store();
         let mut experiments = Vec::new();
         let mut not_restored = Vec::new();
@@ -87,8 +134,12 @@ pub(crate) async fn promotions(State(app): Here) -> Reply<InForce> {
             if !summary.promoted || coordinator.is_rollback_untold(summary.id) {
                 continue;
             }
-            let promotion = store.experiment(summary.id)?.promotion;
-            experiments.extend(promotion.map(|it| OfExperiment {
+            let row = store.experiment(summary.id)?;
+            let configuration = configuration(store, &row)?;
+            let by = promoted_by(&audit.entries, &row).filter(|_| visitor.role == Role::Write);
+            experiments.extend(row.promotion.map(|it| OfExperiment {
+                configuration,
+                by,
                 id: summary.id,
                 name: summary.name,
                 at: it.at,

@@ -14,7 +14,7 @@ use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, best, objective, page};
 use crate::access::Visitor;
 use crate::api;
-use crate::format::When;
+use crate::format::{self, When};
 use crate::readers;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
@@ -33,6 +33,13 @@ struct Side {
     verdict: Option<Verdict>,
 }
 
+/// An experiment that can be chosen.
+struct Choice {
+    summary: Summary,
+    made: String,
+    is_chosen: bool,
+}
+
 /// A parameter: its name, and the best configuration's value in each experiment.
 struct Parameter {
     name: String,
@@ -45,7 +52,7 @@ struct Parameter {
 struct ComparePage {
     reader: Reader,
     sides: Vec<Side>,
-    all: Vec<(Summary, bool)>,
+    all: Vec<Choice>,
     parameters: Vec<Parameter>,
     /// Their objectives are not the same, so their numbers cannot be compared.
     differ: bool,
@@ -127,8 +134,11 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
         parameters: parameters.collect(),
         differ: found.windows(2).any(|two| two[0].0 != two[1].0),
         all: all
-            .map(|it| (ids.contains(&it.id), readers::summary(role, it)))
-            .map(|(is, it)| (it, is))
+            .map(|it| Choice {
+                is_chosen: ids.contains(&it.id),
+                made: format::time(it.created_ms),
+                summary: readers::summary(role, it),
+            })
             .collect(),
         sides: if complaint.is_some() {
             Vec::new()

@@ -15,7 +15,7 @@ use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, before_rollback, best, objective, page, status, told};
 use crate::access::{Role, Visitor};
 use crate::api;
-use crate::format::When;
+use crate::format::{self, When};
 use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
@@ -68,6 +68,7 @@ impl Verbs {
             verify: row.spec.mode != Mode::Continuous
                 && may_measure
                 && row.wish != Some(Wish::Verify)
+                && !row.is_verifying()
                 && (has_measured || state == ExperimentState::Running),
             promote: !now.is_barred && !is_promoted && now.busy.is_none(),
             // What keeps it from that goes away by itself, or can be paused.
@@ -209,6 +210,12 @@ struct ExperimentPage {
     /// How `mode = "continuous"` stands, in words.
     always_on: Vec<String>,
     history: Vec<super::history::Event>,
+    /// The settings of the winner, where it can be promoted.
+    winner: String,
+    /// How many evaluations it has, in words.
+    measured: String,
+    /// From how many evaluations of its parent the search starts, in words.
+    carried: Option<String>,
     /// What its maker should know.
     remark: Option<&'static str>,
     note: String,
@@ -326,6 +333,13 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         history: super::history::of(app, &row, moment.entries, visitor)?,
         source: row.source.clone(),
+        winner: (row.report.winner())
+            .map_or_else(String::new, |arm| format::configuration(&arm.configuration)),
+        measured: format::evaluations(summary.evaluations),
+        carried: match row.parent.map(|_| row.carried_over()) {
+            None | Some(0) => None,
+            Some(carried) => Some(format::evaluations(carried)),
+        },
         remark: row.carries_nothing_over(),
         note: row.note.clone().unwrap_or_default(),
         summary,

@@ -15,7 +15,7 @@ use super::verdict::Verdict;
 use super::{Here, InPart, Reader, Who, answer, before_rollback, in_part, objective, page};
 use crate::access::{Role, Visitor};
 use crate::api;
-use crate::format::When;
+use crate::format::{self, When};
 use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
@@ -26,6 +26,8 @@ struct InForce {
     summary: Summary,
     since: When,
     by: String,
+    /// The values in force, where they are known.
+    configuration: Option<String>,
     changed: Vec<String>,
     verdict: Option<Verdict>,
     objective: String,
@@ -63,15 +65,14 @@ struct PromotionsPage {
     may_write: bool,
 }
 
-/// As many past changes are shown, of as many entries of the audit log.
+/// As many past changes are shown.
 const PAST_MAX: usize = 50;
-const ENTRIES_MAX: usize = 5000;
 
 fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
     let may_write = visitor.role == Role::Write;
-    let audit = app.audit.last(ENTRIES_MAX, None);
+    let audit = app.audit.last(api::ENTRIES_MAX, None);
     let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
     let audit = audit.entries;
     let changes: Vec<_> = audit
@@ -121,19 +122,16 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
             continue;
         };
         let is_always_on = row.spec.mode == Mode::Continuous;
-        let mut by_hand = changes
-            .iter()
-            .filter(|it| it.experiment == Some(id) && it.action == "promote");
-        let who = by_hand.next().and_then(|entry| entry.who.clone());
+        let configuration = api::configuration(store, &row)?;
+        let configuration = readers::seen(visitor.role, configuration)?;
         let state = store.continuous(id)?;
         let promoted = state.and_then(|state| state.promoted);
         in_force.push(InForce {
             since: When::of(promotion.at),
-            by: match (is_always_on, who) {
-                (true, _) => "the experiment itself".into(),
-                (false, Some(who)) if may_write => who,
-                (false, _) => "a user".into(),
-            },
+            by: api::promoted_by(&audit, &row)
+                .filter(|_| may_write || is_always_on)
+                .unwrap_or_else(|| "a user".into()),
+            configuration: configuration.as_ref().map(format::configuration),
             changed: in_sentences(&promotion.changed),
             objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
             verdict: Verdict::of(&row),

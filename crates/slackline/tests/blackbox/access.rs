@@ -42,10 +42,11 @@ impl Events {
         text
     }
 
-    /// Reads to the end of the stream, which has to come.
+    /// Reads to the end of the stream, which has to come, and to say that it is one.
     fn ends(&mut self) {
-        let mut rest = Vec::new();
-        self.0.read_to_end(&mut rest).unwrap();
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("event: ended\n"), "{rest}");
     }
 }
 

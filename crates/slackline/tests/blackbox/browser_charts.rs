@@ -117,7 +117,7 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
     );
     // Each candidate has a colour of its own, and neither has the control's.
     browser.open(&server.page("/experiments/1/verification"));
-    for colour in ["--accent", "--warn"] {
+    for colour in ["--line-1", "--line-2"] {
         wait_for_pixels(&browser, "#plot-integrals canvas", colour, 100);
     }
     let number = changes(&server, 1)[0].0;
@@ -126,9 +126,31 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
         wait_for_pixels(&browser, "#plot-blocks canvas", colour, 50);
     }
     browser.open(&server.page("/compare?id=1&id=2"));
-    for colour in ["--accent", "--warn"] {
+    for colour in ["--line-1", "--line-2"] {
         wait_for_pixels(&browser, "#plot-compare canvas", colour, 100);
     }
+    // A legend has names alone until the cursor is over the chart.
+    let legend = browser.run("return document.querySelector('#plot-compare .u-legend').innerText");
+    assert!(!legend.as_str().unwrap().contains('–'), "{legend}");
+    let form = browser.run("return document.querySelector('.choices').textContent");
+    assert!(
+        form.as_str().unwrap().contains("done, created 20"),
+        "{form}"
+    );
+    // The colours of a map end where the measured values end, however far the model goes.
+    browser.run(
+        "const unit = { control: 0, sign: 1 }; import('/assets/map.js').then(it => { window.scales = [\
+         it.scaled([-0.3, -0.1, -0.2, null], [-0.2, 2.8], unit), it.scaled([-0.3, 0.1], [-0.2], unit)]; }); return null",
+    );
+    browser.wait("window.scales");
+    let scales = browser.run("return window.scales");
+    assert_eq!(
+        scales,
+        json!([
+            { "low": -0.3, "high": 0, "middle": 0, "far": 0.3, "isExceeded": true },
+            { "low": -0.3, "high": 0.1, "middle": 0, "far": 0.3, "isExceeded": false },
+        ])
+    );
     // No line joins what stands before and behind a promotion.
     browser.run(
         "import('/assets/plot.js').then(it => { window.parts = it.parted([[1, 2, 3], [7, 8, 9]], [0, 2]); }); return null",
@@ -251,6 +273,7 @@ fn scripts_write_numbers_as_the_server_does() {
     for (index, value) in values.iter().enumerate() {
         let text = tuner::report::significant(*value);
         assert_eq!(texts[0][index], text, "{value}");
+        assert_ne!(texts[1][index], "−0.0 %", "{value}");
         if (1e-3..1e6).contains(&value.abs()) {
             assert_eq!(texts[1][index], change(value), "{value}");
         }

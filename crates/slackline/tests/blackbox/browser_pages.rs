@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::browser;
 use crate::serve::Server;
-use crate::toy::{Toy, skip};
+use crate::toy::{Ended, Toy, skip};
 use crate::webdriver::Browser;
 
 /// The browser's toy, in which a large `x` crashes the service.
@@ -249,6 +249,62 @@ fn a_page_says_that_the_server_is_away_and_recovers() {
     browser.wait("document.getElementById('away').hidden");
     again.create();
     browser.wait("document.querySelector('#live-list tbody tr')");
+}
+
+#[test]
+fn a_page_whose_token_is_revoked_says_so_and_asks_for_nothing_more() {
+    let toy = toy();
+    let Some(browser) = Browser::start(1400, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    let tokens = |arguments: &[&str]| {
+        Ended::of(toy.slackline(&[&["serve", "tokens"], arguments].concat())).with_code(0)
+    };
+    let made = tokens(&["new", "--name", "anna", "--role", "write"]).stdout;
+    browser.open(&server.page(&format!("/?token={}", made.trim())));
+    let path = format!("/experiments/{id}?sort=number");
+    browser.open(&server.page(&path));
+    browser.wait("document.querySelector('#model-note').textContent.startsWith('The model was')");
+    let write = format!("Bearer {}", server.token("write_token"));
+    let audit = || -> Vec<Value> {
+        let headers = [("authorization", write.as_str())];
+        let answer = crate::api::answer("GET", &server.url("/audit"), &headers, "");
+        answer.into_body().read_json().unwrap()
+    };
+    let before = audit().len();
+    tokens(&["revoke", "anna"]);
+    browser.wait("document.querySelector('#complaint a')");
+    // Whatever is clicked or changed, nothing is asked for any more.
+    browser.run(
+        "const map = document.getElementById('map-x'); map.selectedIndex = 1; map.dispatchEvent(new Event('change')); \
+         document.querySelector('#look [name=outcome]').dispatchEvent(new Event('input', { bubbles: true })); \
+         document.dispatchEvent(new Event('refreshed')); document.getElementById('verb-fork').dataset.sure = ''; \
+         document.getElementById('verb-fork').click();",
+    );
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    let said = browser.run(
+        "return [...document.querySelectorAll('.complaint:not([hidden])')].map(it => it.textContent)",
+    );
+    assert_eq!(said, json!(["You are signed out. Sign in again."]));
+    let text = browser.run("return document.body.innerText");
+    assert!(!text.as_str().unwrap().contains("needs a token"), "{text}");
+    let audit = audit();
+    let new = &audit[..audit.len() - before];
+    assert!(
+        new.iter().all(|it| it["action"] == "revoke-token"),
+        "{new:?}"
+    );
+    // The form leads back to where the page was.
+    browser.click("#complaint a");
+    browser.wait("document.querySelector('form[action=\"/login\"]')");
+    browser.fill("#token", &server.token("read_token"));
+    browser.click("form button");
+    browser.wait(&format!(
+        "location.pathname + location.search === '{path}' && document.querySelector('#look')"
+    ));
 }
 
 #[test]

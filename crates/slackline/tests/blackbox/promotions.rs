@@ -17,6 +17,17 @@ fn commands_and_server_show_each_other_s_promotions() {
         ended.with_code(0).stdout
     };
     assert_eq!(ls(&[]), "");
+    let cookie = crate::api::session(&server, "write_token");
+    let of_one = ureq::get(server.page("/experiments/1"))
+        .header("cookie", &cookie)
+        .call();
+    let of_one = of_one.unwrap().body_mut().read_to_string().unwrap();
+    let asks = "Put the winner of experiment 1 (toy) in force on this host? It sets ";
+    assert!(of_one.contains(asks), "{of_one}");
+    assert!(
+        of_one.contains("Delete experiment 1 (toy) with its "),
+        "{of_one}"
+    );
     server.does(&["promote", "1"]).with_code(0);
     let listed = ls(&[]);
     assert!(listed.contains("experiment 1 (toy)"), "{listed}");
@@ -30,8 +41,50 @@ fn commands_and_server_show_each_other_s_promotions() {
         (&json!("serve"), &json!(1)),
         "{listed}"
     );
-    let in_force = server.get("/promotions");
-    assert_eq!(in_force["experiments"][0]["id"], 1, "{in_force}");
+    let write = format!("Bearer {}", server.token("write_token"));
+    let in_force = crate::api::answer(
+        "GET",
+        &server.url("/promotions"),
+        &[("authorization", &write)],
+        "",
+    );
+    let in_force: Value = in_force.into_body().read_json().unwrap();
+    let one = &in_force["experiments"][0];
+    assert_eq!((&one["id"], &one["by"]), (&json!(1), &json!("owner")));
+    // Who may only look does not see who promoted, neither here nor on the page.
+    let read = format!("Bearer {}", server.token("read_token"));
+    let seen = crate::api::answer(
+        "GET",
+        &server.url("/promotions"),
+        &[("authorization", &read)],
+        "",
+    );
+    let seen: Value = seen.into_body().read_json().unwrap();
+    assert_eq!(seen["experiments"][0]["by"], Value::Null, "{seen}");
+    assert_eq!(
+        seen["experiments"][0]["configuration"], one["configuration"],
+        "{seen}"
+    );
+    let settings = one["configuration"].as_object().unwrap().iter();
+    let settings: Vec<String> = settings
+        .map(|(name, it)| format!("{name} = {it}"))
+        .collect();
+    assert!(!settings.is_empty(), "{in_force}");
+    let page = |path: &str| {
+        let cookie = crate::api::session(&server, "write_token");
+        let page = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
+        page.unwrap().body_mut().read_to_string().unwrap()
+    };
+    let shown = page("/promotions");
+    for part in [
+        settings.join(", ").as_str(),
+        "experiment 1",
+        "promoted by owner",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
     assert_eq!(in_force["commands"], json!([]));
     server.does(&["rollback", "1"]).with_code(0);
     assert_eq!(ls(&[]), "");
