@@ -474,15 +474,13 @@ impl Store {
                 let id = cells[0].int().unwrap_or(0);
                 targets.extend(spec.target.map(|target| (id, target)));
                 let state = state(&cells[2])?;
-                let is_planned = cells[11].text().is_some();
+                // A verification that has begun is no wish any more.
+                let is_begun = state == State::Running && cells[11].text().is_some();
                 Ok(Summary {
                     id,
                     name: name_of(&cells[1]),
                     state,
-                    wish: wish(&cells[3])?.filter(|wish| {
-                        // A verification that has begun is no wish any more.
-                        !(state == State::Running && is_planned && *wish == Wish::Verify)
-                    }),
+                    wish: wish(&cells[3])?.filter(|it| !(is_begun && *it == Wish::Verify)),
                     message: cells[4].text().map(str::to_owned),
                     created_ms: cells[5].int().unwrap_or(0),
                     evaluations: usize_of(&cells[12]),
