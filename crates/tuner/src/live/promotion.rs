@@ -187,8 +187,8 @@ impl Live<'_> {
         self.put_back(only, false)
     }
 
-    /// As [`roll_back`](Self::roll_back), for a user: an `apply` step that refuses keeps nothing from
-    /// being restored, and is named as what is left ([`APPLY_STEPS`]).
+    /// As [`roll_back`](Self::roll_back), for a user: an `apply` step that refuses keeps nothing
+    /// from being restored, and is named as what is left ([`APPLY_STEPS`]).
     ///
     /// # Errors
     /// The journal cannot be written.
