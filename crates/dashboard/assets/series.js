@@ -3,6 +3,8 @@ import { moment } from "./live.js";
 import { axis, counts, draw, duration, ink, inks, inUnit, inside, legend, lines, mark, moments, parted, pointed, range, read, rule, scoreReader, signed, told } from "./plot.js";
 
 const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length]), width: 2, points: { show: false }, ...more });
+/** Of lines in one place the lower ones are seen on both sides of the upper ones. */
+const width = (place, count) => 2 + Math.min(2, 4 / (count - 1 || 1)) * (count - 1 - place);
 
 /** A metric of one side: measured, or counted per request or second. */
 function lookup(side, metric) {
@@ -179,7 +181,7 @@ export async function evidence(element) {
     })],
     series: [
       { label: "Round", value: told((at_s) => moment(1000 * at_s)) },
-      ...tests.map((test, place) => line(names[test.series], place, { spanGaps: true, value: told(), points: { show: at.length < 60, size: 5 } })),
+      ...tests.map((test, place) => line(names[test.series], place, { width: width(place, tests.length), spanGaps: true, value: told(), points: { show: at.length < 60, size: 5 } })),
     ],
     hooks: { draw: [(plot) => inside(plot, () => rule(plot, 1, false, ink("--bad")))] },
   }, [at.map((ms) => ms / 1000), ...all]);
@@ -203,15 +205,13 @@ export async function compared(element) {
   const x = [...new Set(all.flatMap((it) => [...it.values.keys()]))].sort((a, b) => a - b);
   const hasRatio = all.some((it) => it.unit.control !== null);
   const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against each experiment's control";
-  // Of two lines in one place the lower one is seen on both sides of the upper one.
-  const width = (place) => 2 + Math.min(2, 4 / (all.length - 1 || 1)) * (all.length - 1 - place);
   // Each line is to be seen, however far it lies from the others.
   const ends = all.map((it) => [...it.values.values()].pop());
   draw(element, {
     height: 320,
     scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0, ...ends] : ends) } },
     axes: [counts("Evaluation"), axis(label)],
-    series: [{ label: "Evaluation", value: told() }, ...all.map((it, place) => line(it.name, place, { width: width(place), paths: uPlot.paths.stepped({ align: 1 }), value: told(it.unit.text) }))],
+    series: [{ label: "Evaluation", value: told() }, ...all.map((it, place) => line(it.name, place, { width: width(place, all.length), paths: uPlot.paths.stepped({ align: 1 }), value: told(it.unit.text) }))],
     hooks: {
       draw: [(plot) => inside(plot, (context, box) => {
         if (hasRatio) rule(plot, 0, false);
