@@ -87,7 +87,7 @@ impl Coordinator {
         }
     }
 
-    /// Why nothing of an experiment may be promoted: what another one found is in force, or a
+    /// Why nothing of an experiment may be promoted: the winner of another one is in force, or a
     /// rollback of another one has left what this one would change.
     pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
         let others = self.store.experiments()?.into_iter();

@@ -472,7 +472,7 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
         shown["continuous"].is_object()
             && shown["continuous"]["held"]
                 .as_str()
-                .is_some_and(|why| why.contains("experiment 1 found is in force"))
+                .is_some_and(|why| why.contains("the winner of experiment 1 is in force"))
     });
     let rounds = number(&held, "rounds");
     // It goes on with its rounds, and says so once.
