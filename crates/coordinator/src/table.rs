@@ -252,7 +252,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The table in CSV. Texts that begin like a formula are made [`harmless`].
+/// The table in CSV. A text that begins like a formula gets a single quote in front.
 ///
 /// # Errors
 /// [`Error::Invalid`] where it cannot be written.
