@@ -191,10 +191,7 @@ impl Coordinator {
     /// kept for a rollback.
     fn with_reserve(&self, command: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         match command() {
-            Err(Error::Unavailable(_)) => {
-                let _lent = self.reserve.lend();
-                command()
-            }
+            Err(Error::Unavailable(_)) => self.lend_reserve(command),
             done => done,
         }
     }

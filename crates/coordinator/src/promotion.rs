@@ -170,8 +170,8 @@ impl Coordinator {
     }
 
     /// Settles a promotion that a killed server had begun, after its changes are undone. If
-    /// something undone, then it was the promotion, and nothing is in force. Else nobody knows how
-    /// far it had come, and the row says so.
+    /// something was undone, it was the promotion, and nothing is in force. Else nobody knows how
+    /// far the promotion had come, and the row says so.
     pub(crate) fn settle_interrupted(
         &self,
         is_undone: bool,

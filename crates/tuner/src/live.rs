@@ -162,14 +162,7 @@ impl<'a> Live<'a> {
 
     /// What an earlier run left to undo; empty on a healthy host.
     pub fn left_over(&self) -> Vec<String> {
-        let root = self.scratch.parent().unwrap_or(&self.scratch);
-        let mut left = self.journal.describe();
-        for pid in crate::process::orphans(root) {
-            let process = format!("process {pid}");
-            if !left.contains(&process) {
-                left.push(process);
-            }
-        }
+        let mut left = self.changes_and_processes();
         match Reapply::left_in(&self.state_dir) {
             Ok(None) => {}
             Ok(Some(reapply)) => left.push(reapply.describe()),
@@ -178,12 +171,22 @@ impl<'a> Live<'a> {
         left
     }
 
+    fn changes_and_processes(&self) -> Vec<String> {
+        let root = self.scratch.parent().unwrap_or(&self.scratch);
+        let mut left = self.journal.describe();
+        for pid in crate::process::orphans(root) {
+            let process = format!("process {pid}");
+            if !left.contains(&process) {
+                left.push(process);
+            }
+        }
+        left
+    }
+
     /// Forgets that a running service is still to be told of its own configuration, if nothing else
     /// is left to undo. Whether nothing else is: for who tells the service anew.
     pub fn forget_to_tell(&mut self) -> bool {
-        let root = self.scratch.parent().unwrap_or(&self.scratch);
-        let is_rest =
-            self.journal.describe().is_empty() && crate::process::orphans(root).is_empty();
+        let is_rest = self.changes_and_processes().is_empty();
         if is_rest {
             Reapply::forget(&self.state_dir);
         }

@@ -8,6 +8,7 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally
 use coordinator::{Coordinator, Error};
 use tuner::live::in_sentences;
 use tuner::report::difference;
+use tuner::sentence::sentence;
 use tuner::spec::Mode;
 
 use super::results::{Look, Results, results};
@@ -226,10 +227,7 @@ struct ExperimentPage {
 fn failure(summary: &Summary) -> Option<String> {
     let has_failed = summary.state == ExperimentState::Failed;
     let why = summary.message.as_ref().filter(|_| has_failed)?;
-    Some(format!(
-        "The experiment failed: {}.",
-        why.trim_end_matches('.')
-    ))
+    Some(sentence(&format!("the experiment failed: {why}")))
 }
 
 /// What is asked before an experiment is forked.

@@ -232,10 +232,7 @@ impl Live<'_> {
         match self.apply_rollback(&instance, &files, &mut changed) {
             Err(TunerError::Promotion(why)) if is_by_hand => {
                 Reapply::forget(&self.state_dir);
-                changed.left.push(Left {
-                    subject: APPLY_STEPS.to_owned(),
-                    why,
-                });
+                changed.left.push(Left::new(APPLY_STEPS.to_owned(), &why));
             }
             applied => applied?,
         }
