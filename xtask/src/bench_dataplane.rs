@@ -19,9 +19,18 @@ use crate::{cargo, install, step};
 const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
-  cache (memcached and Redis), batch (a bound of 1, 64, adaptive); all by default. The JSON file
-  keeps the parts that do not run
+  cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
+  batch (a bound of 1, 64, adaptive); all by default. The JSON file keeps the parts that do not run
 ";
+const PARTS: [&str; 5] = ["echo", "tail", "cache", "objective", "batch"];
+/// The 99th percentile that the part `objective` allows, in microseconds.
+const OBJECTIVE_P99_US: f64 = 500.0;
+/// Rates that the part `objective` tries for each server in each round, by halving.
+const OBJECTIVE_STEPS: usize = 6;
+/// An open loop below this share of the rate asked for has fallen behind.
+const KEPT_UP: f64 = 0.98;
+/// How often a load that fails is tried.
+const ATTEMPTS: usize = 3;
 const PORT: u16 = 17_311;
 /// Where all servers listen, in a namespace of their own.
 const SERVER: &str = "10.77.0.2";
@@ -42,13 +51,16 @@ struct Sample {
     dropped: u64,
 }
 
+/// The rounds of one row. `None`: the load failed three times, or no rate held the objective.
+type Rounds = Vec<Option<Sample>>;
+
 /// One row: a server under one load, all rounds.
 #[derive(Debug, Deserialize, Serialize)]
 struct Row {
     part: String,
     load: String,
     server: String,
-    rounds: Vec<Sample>,
+    rounds: Rounds,
 }
 
 struct Bench {
@@ -71,12 +83,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         match *word {
             "--rounds" => rounds = number().context(USAGE)?,
             "--seconds" => seconds = u32::try_from(number().context(USAGE)?)?,
-            part @ ("echo" | "tail" | "cache" | "batch") => parts.push(part),
+            part if PARTS.contains(&part) => parts.push(part),
             _ => bail!("{USAGE}"),
         }
     }
     if parts.is_empty() {
-        parts = vec!["echo", "tail", "cache", "batch"];
+        parts = PARTS.to_vec();
     }
     let Ok(namespace) = std::env::var(SERVER_NAMESPACE) else {
         return prepare(root, arguments);
@@ -100,7 +112,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         match part {
             "echo" => bench.echo()?,
             "tail" => bench.tail()?,
-            "cache" => bench.cache()?,
+            "cache" => bench.cache(),
+            "objective" => bench.objective(),
             _ => bench.batch()?,
         }
         let text = serde_json::to_string_pretty(&bench.rows)?;
@@ -271,16 +284,9 @@ impl Bench {
         ]
     }
 
-    /// Starts a server, loads it, and ends it.
-    fn sample(
-        &self,
-        command: &[String],
-        variables: &[(&str, &str)],
-        shape: &str,
-        connections: u32,
-        rate: f64,
-    ) -> anyhow::Result<Sample> {
-        let [program, arguments @ ..] = command else {
+    /// Starts a server in its namespace, and waits until it answers.
+    fn start(&self, (_, command): &Start<'_>) -> anyhow::Result<Server> {
+        let [program, arguments @ ..] = &command[..] else {
             bail!("no program")
         };
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -295,18 +301,22 @@ impl Bench {
             .args(["netns", "exec", &self.namespace])
             .arg(program)
             .args(arguments)
-            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| program.clone())?;
-        let _server = Server(child);
+        let server = Server(child);
         while TcpStream::connect((SERVER, PORT)).is_err() {
             if Instant::now() > deadline {
                 bail!("{program} does not listen on port {PORT}");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        Ok(server)
+    }
+
+    /// Loads the server that runs. A rate of 0 is a closed loop.
+    fn load(&self, shape: &str, connections: u32, rate: f64) -> anyhow::Result<Sample> {
         let output = Command::new(self.example("load"))
             .args([shape, &format!("{SERVER}:{PORT}"), &connections.to_string()])
             .args([self.seconds.to_string(), rate.to_string(), "1".into()])
@@ -314,42 +324,70 @@ impl Bench {
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         serde_json::from_str(&text).with_context(|| {
-            format!(
-                "load against {program}: {text}{}",
-                String::from_utf8_lossy(&output.stderr)
-            )
+            let errors = String::from_utf8_lossy(&output.stderr);
+            format!("the load failed: {text}{errors}")
         })
+    }
+
+    /// Starts a server, loads it, and ends it. A load that fails is tried again, and then left out.
+    fn sample(
+        &self,
+        server: &Start<'_>,
+        load: impl Fn(&Self) -> anyhow::Result<Option<Sample>>,
+    ) -> Option<Sample> {
+        for _ in 0..ATTEMPTS {
+            match self.start(server).and_then(|_server| load(self)) {
+                Ok(sample) => return sample,
+                Err(error) => println!("{}: {error:#}", server.0),
+            }
+        }
+        None
+    }
+
+    /// The highest rate at which the 99th percentile holds [`OBJECTIVE_P99_US`], and what was
+    /// measured there.
+    fn highest_rate(&self, shape: &str, connections: u32) -> anyhow::Result<Option<Sample>> {
+        let most = self.load(shape, connections, 0.0)?.requests_per_s;
+        let (mut low, mut high, mut best) = (0.0, most, None);
+        for _ in 0..OBJECTIVE_STEPS {
+            let rate = f64::midpoint(low, high);
+            let sample = self.load(shape, connections, rate)?;
+            let holds = sample.p99_us <= OBJECTIVE_P99_US
+                && sample.requests_per_s >= KEPT_UP * rate
+                && sample.dropped == 0;
+            match holds {
+                true => (low, best) = (rate, Some(sample)),
+                false => high = rate,
+            }
+        }
+        Ok(best)
     }
 
     /// All servers under one load, in turns; every other round in the opposite order.
     fn compare(
         &mut self,
-        part: &'static str,
+        part: &str,
         load: &str,
         servers: &[Start<'_>],
-        shape: &dyn Fn(&str) -> String,
-        connections: u32,
-        rate: f64,
-    ) -> anyhow::Result<()> {
-        let mut samples: BTreeMap<usize, Vec<Sample>> = BTreeMap::new();
+        measure: impl Fn(&Self, &str) -> anyhow::Result<Option<Sample>>,
+    ) {
+        let mut samples: BTreeMap<usize, Rounds> = BTreeMap::new();
         for round in 0..self.rounds {
             let mut order: Vec<usize> = (0..servers.len()).collect();
             if round % 2 == 1 {
                 order.reverse();
             }
             for index in order {
-                let (name, command) = &servers[index];
-                let variables: &[(&str, &str)] = match *name {
-                    "bound 1" => &[("BATCH", "1")],
-                    "bound 64" => &[("BATCH", "64")],
-                    "adaptive" => &[("OBJECTIVE_US", "500")],
-                    _ => &[],
-                };
-                let sample = self.sample(command, variables, &shape(name), connections, rate)?;
-                println!(
-                    "{load}, {name}: {:.0}/s, p99 {:.0} µs",
-                    sample.requests_per_s, sample.p99_us
-                );
+                let server = &servers[index];
+                let name = server.0;
+                let sample = self.sample(server, |bench| measure(bench, name));
+                match &sample {
+                    Some(sample) => println!(
+                        "{load}, {name}: {:.0}/s, p99 {:.0} µs",
+                        sample.requests_per_s, sample.p99_us
+                    ),
+                    None => println!("{load}, {name}: nothing"),
+                }
                 samples.entry(index).or_default().push(sample);
             }
         }
@@ -362,14 +400,15 @@ impl Bench {
                 rounds,
             });
         }
-        Ok(())
     }
 
     fn echo(&mut self) -> anyhow::Result<()> {
         let servers = self.echo_servers()?;
         for connections in [64, 1000, 10_000] {
             let load = format!("{connections} connections");
-            self.compare("echo", &load, &servers, &echo_shape, connections, 0.0)?;
+            self.compare("echo", &load, &servers, |bench, server| {
+                bench.load(echo_shape(server), connections, 0.0).map(Some)
+            });
         }
         Ok(())
     }
@@ -378,56 +417,69 @@ impl Bench {
         let mut servers = self.echo_servers()?;
         // The rates are epoll's, and nginx has more to do for each.
         servers.retain(|(name, _)| *name != "nginx");
-        let most = self
-            .sample(&servers[0].1, &[], "echo", 64, 0.0)?
-            .requests_per_s;
+        let most = self.most(&servers[0], "echo")?;
         for percent in [25_u32, 50, 75] {
             let load = format!("{percent} % of epoll's {most:.0}/s");
             let rate = most * f64::from(percent) / 100.0;
-            self.compare("tail", &load, &servers, &echo_shape, 64, rate)?;
+            self.compare("tail", &load, &servers, |bench, server| {
+                bench.load(echo_shape(server), 64, rate).map(Some)
+            });
         }
         Ok(())
     }
 
-    fn cache(&mut self) -> anyhow::Result<()> {
+    /// What a server does of a shape with 64 connections in a closed loop, in requests a second.
+    fn most(&self, server: &Start<'_>, shape: &str) -> anyhow::Result<f64> {
+        let sample = self.sample(server, |bench| bench.load(shape, 64, 0.0).map(Some));
+        let sample = sample.with_context(|| format!("{} was not measured", server.0))?;
+        Ok(sample.requests_per_s)
+    }
+
+    fn cache(&mut self) {
         let servers = self.cache_servers();
         for (shape, connections) in [("memtier", 64), ("memtier", 1000), ("usr", 64), ("etc", 64)] {
             let load = format!("{shape}, {connections} connections");
-            let of = |server: &str| match server {
-                "redis" => format!("redis-{shape}"),
-                _ => shape.to_owned(),
-            };
-            self.compare("cache", &load, &servers, &of, connections, 0.0)?;
+            self.compare("cache", &load, &servers, |bench, server| {
+                let shape = cache_shape(server, shape);
+                bench.load(&shape, connections, 0.0).map(Some)
+            });
         }
-        Ok(())
+    }
+
+    fn objective(&mut self) {
+        let servers = self.cache_servers();
+        for shape in ["memtier", "usr", "etc"] {
+            let load = format!("{shape}, 64 connections, p99 at most {OBJECTIVE_P99_US} µs");
+            self.compare("objective", &load, &servers, |bench, server| {
+                bench.highest_rate(&cache_shape(server, shape), 64)
+            });
+        }
     }
 
     fn batch(&mut self) -> anyhow::Result<()> {
-        let address = format!("{SERVER}:{PORT}");
-        let command = vec![
-            self.example("cache"),
-            address,
-            "1024".into(),
-            "0".into(),
-            "spin".into(),
+        let command = |bound: &str| {
+            let cache = self.example("cache");
+            let command = format!("env {bound} {cache} {SERVER}:{PORT} 1024 0 spin");
+            command.split(' ').map(str::to_owned).collect()
+        };
+        let servers: [Start<'static>; 3] = [
+            ("bound 1", command("BATCH=1")),
+            ("bound 64", command("BATCH=64")),
+            ("adaptive", command("OBJECTIVE_US=500")),
         ];
-        let servers = ["bound 1", "bound 64", "adaptive"].map(|name| (name, command.clone()));
-        let most = self
-            .sample(&command, &[], "memtier", 64, 0.0)?
-            .requests_per_s;
+        let most = self.most(&servers[1], "memtier")?;
         for percent in [25_u32, 50, 75, 90] {
             let load = format!("{percent} % of {most:.0}/s");
             let rate = most * f64::from(percent) / 100.0;
-            self.compare("batch", &load, &servers, &|_| "memtier".into(), 64, rate)?;
+            self.compare("batch", &load, &servers, |bench, _| {
+                bench.load("memtier", 64, rate).map(Some)
+            });
         }
-        self.compare(
-            "batch",
-            "closed loop, 64 connections",
-            &servers,
-            &|_| "memtier".into(),
-            64,
-            0.0,
-        )
+        let load = "closed loop, 64 connections";
+        self.compare("batch", load, &servers, |bench, _| {
+            bench.load("memtier", 64, 0.0).map(Some)
+        });
+        Ok(())
     }
 }
 
@@ -438,10 +490,18 @@ fn pinned(command: &str) -> Vec<String> {
 }
 
 /// The shape of the load for a server of the part `echo`.
-fn echo_shape(server: &str) -> String {
+fn echo_shape(server: &str) -> &'static str {
     match server {
-        "nginx" => "http".into(),
-        _ => "echo".into(),
+        "nginx" => "http",
+        _ => "echo",
+    }
+}
+
+/// The shape of the load for a cache: Redis has commands of its own.
+fn cache_shape(server: &str, shape: &str) -> String {
+    match server {
+        "redis" => format!("redis-{shape}"),
+        _ => shape.to_owned(),
     }
 }
 
@@ -450,42 +510,43 @@ const T_95: [f64; 10] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 ];
 
-/// Geometric mean of paired ratios, and its 95 % interval.
-fn ratio(ours: &[Sample], theirs: &[Sample], pick: fn(&Sample) -> f64) -> (f64, f64, f64) {
-    let logs: Vec<f64> = ours
-        .iter()
-        .zip(theirs)
-        .map(|(a, b)| (pick(a) / pick(b)).ln())
-        .collect();
+/// Geometric mean of paired ratios, and its 95 % interval. `None` with less than two pairs.
+fn ratio(
+    ours: &[Option<Sample>],
+    theirs: &[Option<Sample>],
+    pick: fn(&Sample) -> f64,
+) -> Option<(f64, f64, f64)> {
+    let pairs = ours.iter().zip(theirs);
+    let pairs = pairs.filter_map(|(a, b)| a.as_ref().zip(b.as_ref()));
+    let logs: Vec<f64> = pairs.map(|(a, b)| (pick(a) / pick(b)).ln()).collect();
     let n = logs.len() as f64;
     let mean = logs.iter().sum::<f64>() / n;
-    let spread = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-    let quantile = T_95
-        .get(logs.len().saturating_sub(2))
-        .copied()
-        .unwrap_or(1.96);
+    let spread = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let degrees = logs.len().checked_sub(2)?;
+    let quantile = T_95.get(degrees).copied().unwrap_or(1.96);
     let half = quantile * (spread / n).sqrt();
-    (mean.exp(), (mean - half).exp(), (mean + half).exp())
+    Some((mean.exp(), (mean - half).exp(), (mean + half).exp()))
 }
 
-fn median(samples: &[Sample], pick: fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<f64> = samples.iter().map(pick).collect();
+/// `None` without a sample.
+fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
+    let mut values: Vec<f64> = samples.iter().flatten().map(pick).collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    values.get(values.len() / 2).copied()
 }
 
 /// The server with which the others of its part are compared.
 fn control(part: &str) -> &'static str {
     match part {
         "echo" | "tail" => "epoll-spin",
-        "cache" => "memcached",
+        "cache" | "objective" => "memcached",
         _ => "bound 64",
     }
 }
 
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "\n| load | server | requests/s | mean µs | p99 µs | rate against control | p99 against control |\n|---|---|---|---|---|---|---|\n",
+        "\n| load | server | rounds | requests/s | mean µs | p99 µs | rate against control | p99 against control |\n|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
         let control = rows.iter().find(|other| {
@@ -497,19 +558,27 @@ fn table(rows: &[Row]) -> String {
         ]
         .map(|pick| match control {
             Some(control) if control.server != row.server => {
-                let (mean, low, high) = ratio(&row.rounds, &control.rounds, pick);
-                format!("{mean:.2} [{low:.2}, {high:.2}]")
+                ratio(&row.rounds, &control.rounds, pick).map_or_else(
+                    || "–".to_owned(),
+                    |(mean, low, high)| format!("{mean:.2} [{low:.2}, {high:.2}]"),
+                )
             }
             _ => "control".to_owned(),
         });
+        let cell = |digits: usize, pick: fn(&Sample) -> f64| {
+            let value = median(&row.rounds, pick);
+            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+        };
         let _ = writeln!(
             text,
-            "| {} | {} | {:.0} | {:.1} | {:.1} | {rate} | {tail} |",
+            "| {} | {} | {} of {} | {} | {} | {} | {rate} | {tail} |",
             row.load,
             row.server,
-            median(&row.rounds, |sample| sample.requests_per_s),
-            median(&row.rounds, |sample| sample.mean_us),
-            median(&row.rounds, |sample| sample.p99_us),
+            row.rounds.iter().flatten().count(),
+            row.rounds.len(),
+            cell(0, |sample| sample.requests_per_s),
+            cell(1, |sample| sample.mean_us),
+            cell(1, |sample| sample.p99_us),
         );
     }
     text
@@ -520,13 +589,10 @@ fn picture(rows: &[Row]) -> String {
     let points: Vec<(&str, f64, f64)> = rows
         .iter()
         .filter(|row| row.part == "tail")
-        .map(|row| {
-            let rate = median(&row.rounds, |sample| sample.requests_per_s);
-            (
-                row.server.as_str(),
-                rate,
-                median(&row.rounds, |sample| sample.p99_us),
-            )
+        .filter_map(|row| {
+            let rate = median(&row.rounds, |sample| sample.requests_per_s)?;
+            let tail = median(&row.rounds, |sample| sample.p99_us)?;
+            Some((row.server.as_str(), rate, tail))
         })
         .collect();
     let most = points.iter().map(|point| point.1).fold(1.0, f64::max);

@@ -1,5 +1,6 @@
 //! Figures for Prometheus (`/metrics`) and for `slackline serve-block status` (`/status`).
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,6 +65,8 @@ pub struct DeviceStatus {
 pub struct TenantStatus {
     /// The export's name.
     pub export: String,
+    /// The number of the NVMe namespace. `None`: the export is no namespace.
+    pub namespace: Option<u32>,
     /// The device.
     pub device: String,
     /// Bytes.
@@ -274,6 +277,12 @@ impl Shared {
     pub fn status(&self) -> Status {
         let exports = self.exports();
         let fares = self.fares();
+        let namespaces = self.nvme().map(|subsystem| subsystem.namespaces());
+        let namespaces: HashMap<_, u32> = namespaces
+            .iter()
+            .flat_map(|namespaces| namespaces.iter())
+            .map(|(&number, export)| (export.key(), number))
+            .collect();
         let tenants = exports.iter().map(|export| {
             let reads = merged(export, |stats| &stats.read_ns);
             let writes = merged(export, |stats| &stats.write_ns);
@@ -297,6 +306,7 @@ impl Shared {
                 queued: shards.iter().map(|shard| shard.queued).sum(),
                 in_deficit: shards.iter().any(|shard| shard.in_deficit),
                 export: export.name.clone(),
+                namespace: namespaces.get(&export.key()).copied(),
                 device: export.device.name.clone(),
                 size_bytes: export.info.size_bytes,
                 is_read_only: export.info.is_read_only,

@@ -4,14 +4,14 @@
 
 mod support;
 
-use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead as _, Write as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
-use support::{Client, FLUSH, WRITE, free_port, signal, start_process};
+use support::{Client, FLUSH, WRITE, free_port, page, signal, start_process};
 
 /// The server itself, when another test started it.
 #[test]
@@ -28,16 +28,6 @@ fn write_config(directory: &Path, port: u16, rest: &str) -> std::path::PathBuf {
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
-}
-
-/// What the server answers at its address for metrics.
-fn page(metrics: u16, path: &str) -> String {
-    let mut scrape = TcpStream::connect(address(metrics)).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\n\r\n");
-    scrape.write_all(request.as_bytes()).unwrap();
-    let mut page = String::new();
-    scrape.read_to_string(&mut page).unwrap();
-    page
 }
 
 const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\

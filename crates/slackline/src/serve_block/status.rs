@@ -175,6 +175,14 @@ fn text(status: &Status) -> String {
     if !refused.is_empty() {
         let _ = writeln!(text, "Refused clients: {}.", refused.join(", "));
     }
+    let namespaces: Vec<String> = status
+        .tenants
+        .iter()
+        .filter_map(|tenant| Some(format!("{} is {}", tenant.export, tenant.namespace?)))
+        .collect();
+    if !namespaces.is_empty() {
+        let _ = writeln!(text, "NVMe namespaces: {}.", namespaces.join(", "));
+    }
     if let Some(reason) = &status.not_reloaded {
         let _ = writeln!(
             text,
@@ -341,7 +349,7 @@ mod tests {
 
     fn tenant(export: &str, rest: serde_json::Value) -> serde_json::Value {
         let mut tenant = serde_json::json!({
-            "export": export, "device": "flash", "size_bytes": 1 << 20, "is_read_only": false,
+            "export": export, "namespace": null, "device": "flash", "size_bytes": 1 << 20, "is_read_only": false,
             "reads": 1000, "writes": 20, "flushes": 1, "read_bytes": 4096, "written_bytes": 4096,
             "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
             "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
@@ -362,12 +370,12 @@ mod tests {
                 "db",
                 serde_json::json!({
                     "objective": {"p95_us": 500, "iops": 20000, "read_share": 0.9},
-                    "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
+                    "namespace": 1, "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
                 }),
             ),
             tenant(
                 "scan",
-                serde_json::json!({"received_tokens_per_s": 170_000.0, "queued": 64, "writes": 0}),
+                serde_json::json!({"namespace": 7, "received_tokens_per_s": 170_000.0, "queued": 64, "writes": 0}),
             ),
         ];
         let status = serde_json::json!({
