@@ -56,7 +56,7 @@ usage: cargo xtask VERB
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
-                     and power cuts of a guest that serves its disk
+                     and 10 power cuts of a guest that serves its disk
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
   docs              the manual as a book, into target/book; the reference of the command line is written anew first
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian

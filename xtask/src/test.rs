@@ -135,6 +135,7 @@ pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode>
     let mut cut = cargo();
     cut.args(["test", "--package", "slackline", "--test", "blackbox"])
         .args(["guest_power", "--", "--ignored", "--nocapture"])
+        .env("SLACKLINE_CUTS", "10")
         .current_dir(root);
     install::guest_kernel(root)?;
     let is_whole = step::run("stress block: kill -9, a million commands", &mut tests)?

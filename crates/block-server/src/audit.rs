@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Access;
@@ -81,9 +81,23 @@ fn with_log<T>(
     Ok(Some(done))
 }
 
+/// Writes a line whole or not at all.
+fn append(file: &mut File, line: &[u8]) -> std::io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(line).inspect_err(|_| {
+        // Whatever the next line is, it does not follow half a line.
+        let _ = file.set_len(before);
+    })
+}
+
 /// The log, or none.
 #[derive(Debug)]
-pub(crate) struct Audit(Option<File>);
+pub(crate) struct Audit {
+    file: Option<(File, PathBuf)>,
+    /// Lines in a row that could not be written, and why.
+    lost: u64,
+    error: Option<std::io::Error>,
+}
 
 impl Audit {
     /// Opens the log of a configuration to append to it.
@@ -91,8 +105,15 @@ impl Audit {
     /// # Errors
     /// The log cannot be opened, or is a file that has another use.
     pub(crate) fn open(config: &Config) -> Result<Self, ConfigError> {
-        let open = |path: &Path| File::options().append(true).create(true).open(path);
-        Ok(Self(with_log(config, open)?))
+        let open = |path: &Path| {
+            let file = File::options().append(true).create(true).open(path)?;
+            Ok((file, path.to_path_buf()))
+        };
+        Ok(Self {
+            file: with_log(config, open)?,
+            lost: 0,
+            error: None,
+        })
     }
 
     /// Whether the log could be opened. A log that does not exist is not made.
@@ -127,14 +148,28 @@ impl Audit {
         }
     }
 
+    /// A line that cannot be written is counted: a full disk must not end the service of disks.
     fn write(&mut self, line: &Line<'_>) {
-        if let Some(file) = &mut self.0
+        if let Some((file, _)) = &mut self.file
             && let Ok(mut text) = serde_json::to_string(line)
         {
             text.push('\n');
-            // A full disk must not end the service of disks.
-            let _ = file.write_all(text.as_bytes());
+            if let Err(error) = append(file, text.as_bytes()) {
+                self.lost += 1;
+                self.error = Some(error);
+            }
         }
+    }
+
+    /// What to tell the operator of lines that were lost since the last call.
+    pub(crate) fn take_trouble(&mut self) -> Option<String> {
+        let (error, (_, path)) = (self.error.take()?, self.file.as_ref()?);
+        let lost = std::mem::take(&mut self.lost);
+        let lines = if lost == 1 { "line" } else { "lines" };
+        let path = path.display();
+        Some(format!(
+            "audit_log: {lost} {lines} could not be written to {path}: {error}"
+        ))
     }
 
     fn tenant(&mut self, event: &str, export: &Export, ends_connections: bool) {
@@ -191,6 +226,26 @@ fn now_s() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A disk without room, as the kernel has one.
+    #[test]
+    fn lines_that_are_lost_are_told() {
+        let text = "audit_log = \"/dev/full\"\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                    [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+        let config = Config::parse(Path::new("b.toml"), text).unwrap();
+        let mut audit = Audit::open(&config).unwrap();
+        assert_eq!(audit.take_trouble(), None);
+        audit.refused("no");
+        audit.refused("again no");
+        assert_eq!(
+            audit.take_trouble().as_deref(),
+            Some(
+                "audit_log: 2 lines could not be written to /dev/full: No space left on device \
+                 (os error 28)"
+            )
+        );
+        assert_eq!(audit.take_trouble(), None);
+    }
 
     #[test]
     fn the_log_is_a_file_of_its_own_and_a_check_makes_none() {

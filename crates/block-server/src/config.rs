@@ -147,6 +147,8 @@ pub struct Config {
     pub tls: Option<TlsSpec>,
     /// Addresses and name for NVMe/TCP.
     pub nvme: Option<NvmeSpec>,
+    /// The network beyond loopback is trusted: clients may connect from there without TLS.
+    pub plaintext_beyond_loopback: bool,
     /// Where `/metrics` and `/status` are served.
     pub metrics: Option<SocketAddr>,
     /// CPUs, one shard each. Empty: one shard on any CPU.
@@ -391,7 +393,7 @@ impl Reader<'_> {
         }
     }
 
-    fn address(
+    pub(crate) fn address(
         &self,
         text: &Spanned<String>,
         key: &'static str,
@@ -571,28 +573,6 @@ impl Reader<'_> {
         }
     }
 
-    /// An address to serve at without encryption.
-    pub(crate) fn listen_address(
-        &self,
-        text: &Spanned<String>,
-        key: &'static str,
-        plaintext_beyond_loopback: bool,
-    ) -> Result<SocketAddr, ConfigError> {
-        let address = self.address(text, key)?;
-        if !address.ip().to_canonical().is_loopback() && !plaintext_beyond_loopback {
-            let tls = if key == "listen" {
-                "add a table `tls` with `certificate`, `key` and `required = true`, or "
-            } else {
-                ""
-            };
-            return Err(self.place(text, key).error(format!(
-                "is beyond loopback, and without TLS everybody on the network could read the data: {tls}set \
-                 `plaintext_beyond_loopback = true` if that network is trusted"
-            )));
-        }
-        Ok(address)
-    }
-
     fn listen(&self, raw: &RawConfig) -> Result<Vec<SocketAddr>, ConfigError> {
         let Some(listen) = &raw.listen else {
             return Ok(vec![SocketAddr::from(([127, 0, 0, 1], NBD_PORT))]);
@@ -699,8 +679,9 @@ impl Reader<'_> {
                 .as_ref()
                 .map(|nvme| nvme.read(self, raw.plaintext_beyond_loopback))
                 .transpose()?,
+            plaintext_beyond_loopback: raw.plaintext_beyond_loopback,
             metrics: metrics
-                .map(|text| self.address(text, "metrics"))
+                .map(|text| self.listen_address(text, "metrics", raw.plaintext_beyond_loopback))
                 .transpose()?,
             cores: cores::read(self, &raw.cores)?,
             memory_bytes,

@@ -79,6 +79,12 @@ fn what_is_wrong_is_named_with_its_line() {
             "b.toml:2: listen: is beyond loopback",
         ),
         (
+            "[[device]]",
+            "metrics = \"10.0.0.1:9152\"\n[[device]]",
+            "b.toml:4: metrics: is beyond loopback, and without TLS everybody on the network could \
+             read the names and figures of all tenants: set `plaintext_beyond_loopback = true`",
+        ),
+        (
             "127.0.0.1:10809",
             "localhost",
             "b.toml:2: listen: \"localhost\" is not an address",

@@ -77,6 +77,14 @@ pub enum LaunchError {
     /// The configuration file, or a device that it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A socket of systemd that the server may not serve at.
+    #[error("the socket {address} that systemd opened {reason}")]
+    SystemdSocket {
+        /// The socket's address.
+        address: SocketAddr,
+        /// Why, and what to do.
+        reason: String,
+    },
 }
 
 impl From<dataplane::Error> for LaunchError {
@@ -100,7 +108,7 @@ impl LaunchError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
-            Self::Config(_) => false,
+            Self::Config(_) | Self::SystemdSocket { .. } => false,
         }
     }
 }
@@ -133,6 +141,8 @@ pub enum Notice {
     NotReloaded(String),
     /// Something about a tenant or a device.
     Tenant(String),
+    /// Lines of the audit log are lost.
+    AuditLog(String),
     /// A signal came: no new connections, and those that are idle are closed.
     Draining,
 }
@@ -315,6 +325,11 @@ fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Socke
     let inherited = uring::inherited()?.into_iter();
     let (mut nvme, mut nbd): (Vec<_>, Vec<_>) =
         inherited.partition(|(_, address)| for_nvme.contains(address));
+    for &(_, address) in &nbd {
+        config
+            .may_serve_nbd_at(address)
+            .map_err(|reason| LaunchError::SystemdSocket { address, reason })?;
+    }
     if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
             nbd.push((launch::listen(address, waits)?, address));
@@ -371,6 +386,9 @@ fn attend(
         while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
         }
+        if let Some(trouble) = audit.take_trouble() {
+            notice(Notice::AuditLog(trouble));
+        }
         for signal in signals.pending() {
             if signal == SIGHUP {
                 notice(reload(options, config, &started.shared, audit));
@@ -410,7 +428,7 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
             format!("{name} asks for more than its objective reserved: its requests wait")
         }
         qos::Notice::DeficitOver { .. } => {
-            format!("{name} has kept to what its objective reserved for 10 s")
+            format!("{name} has stayed within its reservation for 10 s")
         }
         qos::Notice::CalibrationNoLongerHolds(drift) => {
             format!("{name} no longer behaves as calibrated: {drift}: calibrate the device again")

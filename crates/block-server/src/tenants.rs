@@ -480,7 +480,7 @@ mod tests {
         });
         let expected = [
             "db asks for more than its objective reserved: its requests wait",
-            "db has kept to what its objective reserved for 10 s",
+            "db has stayed within its reservation for 10 s",
         ];
         assert_eq!(said, expected);
     }

@@ -73,8 +73,7 @@ pub enum Refused {
     },
     /// The tenant may write, and the device could not keep its promises to others then.
     #[error(
-        "a tenant that may write takes the device out of its read-only mode. The device takes {} tokens/s then, and other \
-         tenants reserved {}: make the tenant read-only",
+        "beside writes the device takes only {} tokens/s, and other tenants reserved {}: make the tenant read-only",
         Grouped(*rate),
         Grouped(*reserved)
     )]

@@ -166,6 +166,52 @@ fn features_and_log_pages() {
     });
 }
 
+/// A tenant whose `allow` leaves the client's address out, over both protocols.
+#[test]
+fn an_address_that_is_not_allowed_sees_nothing_and_gets_nothing() {
+    let text = format!(
+        "nvme = {{ listen = [\"127.0.0.1:4420\"], subsystem = \"{NQN}\" }}\n\
+         [[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+         [[tenant]]\nexport = \"near\"\ndevice = \"ram\"\n\
+         range = {{ offset = \"0\", length = \"4KiB\" }}\n\
+         allow = {{ addresses = [\"127.0.0.1/32\"] }}\n\
+         [[tenant]]\nexport = \"far\"\ndevice = \"ram\"\n\
+         range = {{ offset = \"4KiB\", length = \"4KiB\" }}\n\
+         allow = {{ addresses = [\"127.0.0.2/32\"] }}\n"
+    );
+    let Some(server) = crate::start(1, 64 << 20, &text) else {
+        return;
+    };
+    let address = server.nvme.unwrap();
+    let (mut admin, id) = Host::admin(address, NQN, 0);
+    let mut io = Host::io(address, id, 1, 0);
+    assert_eq!(active(&mut admin), [1]);
+    assert!(
+        identify(&mut admin, 0, 2).iter().all(|&byte| byte == 0),
+        "the size of a hidden namespace"
+    );
+    let read = |io: &mut Host, number| io.execute(on_blocks(READ, number, 0, 1, 0), 512).status;
+    assert_eq!((read(&mut io, 1), read(&mut io, 2)), (0, 0x0b));
+    let write = io.write(on_blocks(WRITE, 2, 0, 1, 0), &[1; 512], Place::Capsule);
+    assert_eq!(write.status, 0x0b);
+
+    // NBD: an export that is hidden and one that does not exist get the same answer.
+    let unknown = |name: &str| {
+        let mut data = u32::try_from(name.len()).unwrap().to_be_bytes().to_vec();
+        data.extend(name.as_bytes());
+        data.extend([0, 0]);
+        let (kind, text) = server.connect().option(7, &data);
+        (kind, String::from_utf8(text).unwrap().replace(name, "NAME"))
+    };
+    let (kind, text) = unknown("far");
+    assert_eq!(kind, 1 << 31 | 6, "{text}");
+    assert_eq!(unknown("none"), (kind, text));
+    let mut allowed = server.connect().go("near");
+    assert_eq!(allowed.read(0, 4096), [0; 4096]);
+    drop(allowed);
+    server.stop();
+}
+
 #[test]
 fn a_reload_is_told_by_an_event() {
     let directory = tempfile::tempdir().unwrap();

@@ -54,16 +54,26 @@ pub(super) fn inherited() -> Result<Vec<(OwnedFd, SocketAddr)>, Error> {
     let count = RawFd::try_from(variable("LISTEN_FDS").unwrap_or(0)).unwrap_or(0);
     (FIRST..FIRST.saturating_add(count))
         .map(|fd| {
+            // Nothing is owned before it is known to be what systemd promised: another part of this
+            // process may have got the number.
+            let is_open = std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok();
+            // SAFETY: the descriptor is open, and nobody closes it while it is looked at.
+            let promised = is_open.then(|| unsafe { BorrowedFd::borrow_raw(fd) });
+            let is_listening =
+                promised.is_some_and(|fd| sockopt::socket_acceptconn(fd).unwrap_or(false));
+            if !is_listening {
+                return Err(Error::Os {
+                    call: "a socket in LISTEN_FDS is no listening TCP socket",
+                    source: rustix::io::Errno::BADF.into(),
+                });
+            }
             let socket = owned(fd);
             let use_it = || -> rustix::io::Result<SocketAddr> {
                 rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
                 sockopt::set_tcp_nodelay(&socket, true)?;
-                let is_listening = sockopt::socket_acceptconn(&socket)?;
-                let address = net::getsockname(&socket)?.try_into();
-                address
-                    .ok()
-                    .filter(|_| is_listening)
-                    .ok_or(rustix::io::Errno::INVAL)
+                net::getsockname(&socket)?
+                    .try_into()
+                    .map_err(|_| rustix::io::Errno::AFNOSUPPORT)
             };
             let address = use_it().map_err(|error| Error::Os {
                 call: "a socket in LISTEN_FDS is no listening TCP socket",

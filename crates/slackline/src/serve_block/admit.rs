@@ -12,8 +12,7 @@ use crate::Done;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The configuration: its devices with their calibrations, and the tenants that are there
-    /// already.
+    /// The configuration: its devices with their calibrations, and its present tenants.
     config: PathBuf,
     /// The device that the tenant would use. Needed if there are several.
     #[arg(long)]
@@ -21,7 +20,7 @@ pub(crate) struct Arguments {
     /// 95th percentile of the latency of the tenant's reads, in microseconds.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::P95_US_MAX.into()))]
     p95_us: u32,
-    /// Requests of 4 KiB a second up to which the objective holds.
+    /// Highest rate for which the objective holds, in requests of 4 KiB a second.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::IOPS_MAX.into()))]
     iops: u32,
     /// Share of reads among these requests, from 0 to 1.

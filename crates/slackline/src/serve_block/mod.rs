@@ -35,15 +35,14 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     /// The configuration: devices and tenants. Send SIGHUP to read it again.
     config: PathBuf,
-    /// Read the configuration, look at the devices, print what would be exported and which devices
-    /// other processes hold, and end. Nothing is changed or locked: use it before SIGHUP, too.
+    /// Check the configuration and its devices, print what would be exported, and exit. Changes and
+    /// locks nothing, so it also works beside a running server.
     #[arg(long)]
     check: bool,
     /// What an idle shard does.
     #[arg(long, value_enum, default_value = "learn")]
     idle: Idle,
-    /// Keep all capabilities and system calls. Use it to find out whether the sandbox makes
-    /// something fail.
+    /// Run without the sandbox. Use this to find out whether the sandbox causes a failure.
     #[arg(long)]
     no_sandbox: bool,
 }
@@ -94,7 +93,7 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
                 holders => holders.join(", "),
             };
             message(&format!(
-                "{device} is held by {holders}. A running server keeps its devices at SIGHUP, and a second server cannot start"
+                "{device} is in use by {holders}. If that is the server that you will reload, this is fine. A second server would not start"
             ));
         }
         return Ok(Done::Positive);
@@ -136,11 +135,11 @@ fn served(nbd: &[SocketAddr], nvme: &[SocketAddr]) -> String {
 
 fn reloaded(exports: &[String], ended: &[String], after_restart: &[&str]) -> String {
     let exports = exports.join(", ");
-    let mut text = format!("configuration read again: new connections see {exports}");
+    let mut text = format!("configuration reloaded. Exports for new connections: {exports}");
     if !ended.is_empty() {
         let ended = ended.join(", ");
         text += &format!(
-            ". NBD connections end of exports that are gone, moved or read-only now: {ended}"
+            ". NBD connections of these exports end, because the exports are gone, moved or read-only now: {ended}"
         );
     }
     if !after_restart.is_empty() {
@@ -167,8 +166,10 @@ fn say(notice: Notice, manager: &ServiceManager) {
             ended,
             after_restart,
         } => message(&reloaded(&exports, &ended, &after_restart)),
-        Notice::NotReloaded(reason) => message(&format!("the old configuration stays: {reason}")),
-        Notice::Tenant(text) => message(&text),
+        Notice::NotReloaded(reason) => message(&format!(
+            "reload refused, the old configuration stays in force: {reason}"
+        )),
+        Notice::Tenant(text) | Notice::AuditLog(text) => message(&text),
         Notice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");
@@ -184,13 +185,13 @@ mod tests {
     fn a_reload_says_whose_connections_end_and_what_needs_a_restart() {
         let names =
             |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
-        let text = "configuration read again: new connections see a, b";
+        let text = "configuration reloaded. Exports for new connections: a, b";
         assert_eq!(reloaded(&names(&["a", "b"]), &[], &[]), text);
         let more = reloaded(&names(&["a", "b"]), &names(&["c"]), &["listen", "drain_s"]);
         assert_eq!(
             more,
             format!(
-                "{text}. NBD connections end of exports that are gone, moved or read-only now: c. \
+                "{text}. NBD connections of these exports end, because the exports are gone, moved or read-only now: c. \
                  Restart the server for the new value of listen, drain_s"
             )
         );

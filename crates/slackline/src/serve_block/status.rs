@@ -24,12 +24,12 @@ const POINT_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The configuration of the server, which must have `metrics`.
+    /// The server's configuration. Needs the key `metrics`.
     config: PathBuf,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Update the view twice a second. Press q to quit; the server goes on.
+    /// Update the view twice a second. q closes the view, not the server.
     #[arg(long, conflicts_with = "json")]
     live: bool,
 }
@@ -186,7 +186,7 @@ fn text(status: &Status) -> String {
     if let Some(reason) = &status.not_reloaded {
         let _ = writeln!(
             text,
-            "The last reload was refused, and the old configuration stays: {reason}"
+            "The last reload was refused, and the old configuration stays in force: {reason}"
         );
     }
     let _ = writeln!(text, "Connections: {}", Grouped(status.connections));
@@ -256,9 +256,7 @@ fn percentile(status: &Status) -> String {
         [] => String::new(),
         names => format!(" ({}: of writes)", names.join(", ")),
     };
-    format!(
-        "p95 is of reads{writes} in the last full window. – means: too few reads, or none for 5 s."
-    )
+    format!("p95: of reads{writes}, in the last full window. –: too few reads, or none for 5 s.")
 }
 
 /// What devices with a calibration have to give.

@@ -123,6 +123,50 @@ fn systemd_is_told_of_a_start_and_an_end() {
     }
 }
 
+/// A socket that systemd opened is held to the same rule as an address of the configuration. The
+/// socket is in a network namespace of its own.
+#[test]
+fn a_socket_of_systemd_beyond_loopback_needs_tls() {
+    const SYSTEMD: &str = "import os, socket, sys\n\
+        s = socket.socket(); s.bind(('0.0.0.0', 0)); s.listen()\n\
+        os.set_inheritable(s.fileno(), sys.argv[1] == 'open') if s.fileno() == 3 else sys.exit(1)\n\
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n\
+        os.execv(sys.argv[2], sys.argv[2:])";
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let start = |kept: &str, text: &str| {
+        let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                      [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+        std::fs::write(&config, format!("{text}{tables}")).unwrap();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--net", "python3", "-c", SYSTEMD, kept])
+            .args([env!("CARGO_BIN_EXE_slackline"), "serve-block", "run"])
+            .arg(&config);
+        on_uring(&mut command)
+    };
+    let Some((mut child, line, _messages)) = start("open", "") else {
+        return;
+    };
+    assert!(
+        line.contains("the socket 0.0.0.0:")
+            && line.contains("that systemd opened is beyond loopback, and without TLS"),
+        "{line}"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let (mut child, line, _messages) = start("open", "plaintext_beyond_loopback = true\n").unwrap();
+    assert!(line.contains("serving"), "{line}");
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (mut child, line, _messages) = start("closed", "").unwrap();
+    assert!(
+        line.contains("a socket in LISTEN_FDS is no listening TCP socket"),
+        "{line}"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
 /// The view of `status --live` in a terminal of its own, until q.
 fn live(config: &Path) {
     let refused = run("status", config, &["--live"]);
@@ -247,12 +291,12 @@ fn a_reload_makes_the_file_of_a_new_device() {
     let checked = run("run", &config, &["--check"]);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("configuration read again"), "{line}");
+    assert!(line.contains("configuration reloaded"), "{line}");
     assert!(is_made);
     // An edited file can be checked beside the server.
     let said = String::from_utf8_lossy(&checked.stderr);
     assert_eq!(checked.status.code(), Some(0), "{said}");
-    let expected = format!("d is held by process {pid} (slackline). A running server keeps");
+    let expected = format!("d is in use by process {pid} (slackline). If that is the server");
     assert!(said.contains(&expected), "{said}");
 }
 
