@@ -42,7 +42,7 @@ impl Coordinator {
             return Ok(None);
         }
         let resting = (row.state != State::Running).then(|| row.state.name());
-        let controller = controller_of(moment, &self.checked(row)?)?;
+        let controller = controller_of(moment, &self.checked_to_explain(row)?)?;
         Ok(Some(controller.view(Timestamp::now(), resting)))
     }
 
@@ -51,7 +51,7 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Conflict`] for any other experiment, [`Error::Spec`], [`Error::Unavailable`].
     pub fn evidence(&self, moment: &Moment) -> Result<Vec<continuous::Evidence>, Error> {
-        let spec = self.checked(&moment.row)?;
+        let spec = self.checked_to_explain(&moment.row)?;
         let rules = rules(moment.row.id, &spec)?;
         let Some(state) = moment.state.clone() else {
             return Ok(Vec::new());

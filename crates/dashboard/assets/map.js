@@ -1,5 +1,5 @@
 // The model over two parameters: a map in colours, with the evaluations on it.
-import { canvas, extent, fitted, ink, mark, pointed, read, setting, unscored, verified } from "./plot.js";
+import { canvas, extent, fitted, ink, mark, pointed, ratios, read, setting, unscored, verified } from "./plot.js";
 import { savable } from "./zoom.js";
 
 const parts = (name) => {
@@ -148,21 +148,44 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   });
 }
 
+/** Round numbers of an axis of the map, at most so many: of powers of ten where the cells grow by a factor. */
+function round(values, most) {
+  const [low, high] = [values[0], values.at(-1)];
+  const isLog = low > 0 && values.length > 2 && high - values.at(-2) > 3 * (values[1] - low);
+  if (isLog) {
+    const found = ratios([low, high]);
+    return found.filter((_, index) => index % Math.ceil(found.length / most) === 0);
+  }
+  const rough = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((head) => head * power).find((it) => it >= rough);
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+}
+
+/** Where the labels of an axis stand, in cells, and what they say: all values if there is room, else round numbers. */
+function labelsOf(values, room, one) {
+  const most = Math.max(2, Math.floor(room / one(values.map(setting))));
+  const isCrowded = values.length > most && values.every((value) => typeof value === "number");
+  const shown = isCrowded ? round(values, most) : values;
+  const every = Math.ceil(shown.length / most);
+  return shown.filter((_, index) => index % every === 0).map((value) => [cell(values, value), setting(value)]);
+}
+
 function frame(context, pair, [nameX, nameY], box) {
   context.fillStyle = ink("--ink");
   context.textAlign = "center";
-  const step = (count, room, one) => Math.max(1, Math.ceil(count / Math.max(1, Math.floor(room / one))));
   const inner = box.width - box.left - box.right;
-  const every = step(pair.x.length, inner, 62);
-  pair.x.forEach((value, i) => {
-    if (i % every === 0) context.fillText(fitted(context, setting(value), 60), box.left + (i + 0.5) * box.across, box.height - 28);
-  });
+  // Labels of one line have as much room as the widest one needs.
+  const widest = (texts) => 18 + Math.min(60, Math.max(...texts.map((text) => context.measureText(text).width)));
+  for (const [i, text] of labelsOf(pair.x, inner, widest)) {
+    context.fillText(fitted(context, text, 60), box.left + (i + 0.5) * box.across, box.height - 28);
+  }
   context.fillText(fitted(context, nameX, inner), box.left + inner / 2, box.height - 8);
   context.textAlign = "right";
-  const everyUp = step(pair.y.length, box.height - box.top - box.bottom, 40);
-  pair.y.forEach((value, j) => {
-    if (j % everyUp === 0) context.fillText(fitted(context, setting(value), box.left - 24), box.left - 8, box.top + 5 + (pair.y.length - 0.5 - j) * box.up);
-  });
+  for (const [j, text] of labelsOf(pair.y, box.height - box.top - box.bottom, () => 40)) {
+    context.fillText(fitted(context, text, box.left - 24), box.left - 8, box.top + 5 + (pair.y.length - 0.5 - j) * box.up);
+  }
   context.save();
   context.translate(13, box.top + (box.height - box.top - box.bottom) / 2);
   context.rotate(-Math.PI / 2);

@@ -1,17 +1,5 @@
 // The objective over each parameter, and how much each explains.
-import { axis, counts, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf, setting } from "./plot.js";
-
-/** Round numbers between the ends of a logarithmic axis: of each power of ten 1, or 1 and 3, or 1, 2 and 5. */
-function ratios([low, high]) {
-  const powers = [];
-  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) powers.push(power);
-  for (const heads of [[1], [1, 3], [1, 2, 5]]) {
-    const round = powers.flatMap((power) => heads.map((head) => Number(`${head}e${power}`))).filter((number) => number >= low && number <= high);
-    // A chart beside others has room for six.
-    if (round.length >= 3) return round.filter((_, index) => index % Math.ceil(round.length / 6) === 0);
-  }
-  return [low, high].map((number) => Number(number.toPrecision(2)));
-}
+import { axis, counts, draw, ink, inside, mark, marksOf, nearest, pointed, range, ratios, rule, scaleOf, setting } from "./plot.js";
 
 /** A word that fits where each of several has the same room. */
 function cut(word, room_px) {

@@ -111,6 +111,18 @@ export function range(values, also = []) {
   return [low - margin, high + margin];
 }
 
+/** Round numbers between the ends of a logarithmic axis: of each power of ten 1, or 1 and 3, or 1, 2 and 5. */
+export function ratios([low, high]) {
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) powers.push(power);
+  for (const heads of [[1], [1, 3], [1, 2, 5]]) {
+    const round = powers.flatMap((power) => heads.map((head) => Number(`${head}e${power}`))).filter((number) => number >= low && number <= high);
+    // A chart beside others has room for six.
+    if (round.length >= 3) return round.filter((_, index) => index % Math.ceil(round.length / 6) === 0);
+  }
+  return [low, high].map((number) => Number(number.toPrecision(2)));
+}
+
 /** Labels with as many digits as tell ticks that are `step` apart from each other. */
 const labels = (_, ticks, __, ___, step) => {
   const places = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step))));

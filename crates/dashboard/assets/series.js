@@ -222,9 +222,9 @@ export async function compared(element) {
         all.forEach((it, place) => {
           const [number, best] = [...it.values].filter(([, value]) => value !== null).pop() ?? [];
           if (number === undefined) return;
-          const y = plot.valToPos(best, "y", true) - 5 * ratio;
+          const y = plot.valToPos(best, "y", true) - 8 * ratio;
           context.fillStyle = ink(lines[place % lines.length]);
-          context.fillText(it.id, plot.valToPos(number, "x", true) - 3 * ratio, Math.max(box.top + 12 * ratio, y));
+          context.fillText(it.id, plot.valToPos(number, "x", true) - 3 * ratio, Math.max(box.top + 13 * ratio, y));
         });
       })],
     },

@@ -106,6 +106,22 @@ fn no_text_of_an_imported_report_shows_a_reader_a_secret() {
     assert!(!of_writer["sentence"].to_string().contains(SECRET));
 }
 
+/// The published report of another host, whose templates this host has not.
+#[test]
+fn a_continuous_experiment_of_another_host_can_be_looked_at() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let report = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/results/nginx-continuous.json"
+    );
+    server.does(&["import", report]).with_code(0);
+    let rounds = server.get("/experiments/1/rounds");
+    assert_eq!(rounds["at_ms"], json!([]), "{rounds}");
+    let shown = server.get("/experiments/1");
+    assert!(shown["continuous"].is_object(), "{shown}");
+}
+
 #[test]
 fn what_no_experiment_has_is_refused_with_its_line_and_key() {
     let toy = toy();
