@@ -15,6 +15,7 @@
 pub mod assignment;
 pub mod begun;
 pub mod bench;
+mod capacity;
 pub mod conclusion;
 pub mod continuous;
 mod control_files;
