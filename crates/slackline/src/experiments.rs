@@ -185,6 +185,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 None => format!("experiment {id} is {now_is}"),
             },
         });
+        say_what_waits(&now);
         for other in now["may_promote"].as_array().into_iter().flatten() {
             message(&format!(
                 "warning: continuous experiment {other} may promote on this host now; to prevent this, pause it: `slackline \
@@ -193,7 +194,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         anyhow::Ok(now)
     };
-    let made = |now: &Value| print(&format!("{}\n", now["id"]));
+    let made = |now: &Value| {
+        say_what_waits(now);
+        print(&format!("{}\n", now["id"]))
+    };
     match &arguments.verb {
         Verb::Ls {
             json,
@@ -301,8 +305,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
             message(&format!("enqueued: {enqueued}"));
             let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            if let Some(hint) = until_enqueued(&now) {
-                message(&hint);
+            match until_enqueued(&now) {
+                Some(hint) => message(&hint),
+                None => say_what_waits(&now),
             }
         }
         Verb::Budget {
@@ -328,8 +333,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "the budget of experiment {id} is now {} in total, {minutes}",
                 counted(*evaluations, "evaluation")
             ));
-            if let Some(hint) = until_searched(&now) {
-                message(&hint);
+            match until_searched(&now) {
+                Some(hint) => message(&hint),
+                None => say_what_waits(&now),
             }
         }
         Verb::Note {
@@ -457,6 +463,13 @@ fn progress(experiment: &Value) -> String {
         format!("{done}, budget {budget}")
     } else {
         format!("{done}/{budget}")
+    }
+}
+
+/// Says for what an experiment waits: another one, or that the queue is resumed.
+fn say_what_waits(experiment: &Value) {
+    if let Some(why) = experiment["waits"].as_str() {
+        message(&format!("experiment {} {why}", experiment["id"]));
     }
 }
 

@@ -7,9 +7,11 @@ use serde::Deserialize;
 use tuner::evaluation::{Block, Measurement, Outcome};
 use tuner::experiment::BY_USER;
 use tuner::report::{EvaluationRecord, Failure};
+use tuner::spec::{Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::experiments::{State, find};
+use super::queue::is_queue_paused;
 use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 
@@ -571,6 +573,11 @@ impl Store {
                 "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running' AND on_workers = 0",
                 &[State::Queued.name().into()],
             )?;
+            // What they waited for has happened, or is found out again.
+            database.execute(
+                "UPDATE experiments SET message = NULL WHERE state = $1 AND on_workers = 0",
+                &[State::Queued.name().into()],
+            )?;
             Ok(recovered)
         })
     }
@@ -578,8 +585,9 @@ impl Store {
 
 /// What ran when the last coordinator ended, and what becomes of it, in words.
 fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
+    let is_paused = is_queue_paused(database)?;
     let running = database.query(
-        "SELECT id, name, wish FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
+        "SELECT id, name, wish, spec, promotion FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
         &[],
     )?;
     let lost = database.query(
@@ -587,11 +595,17 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
          AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0) ORDER BY experiment, number",
         &[],
     )?;
+    // A paused queue does not hold what watches its promotion.
+    let is_watched = |row: &[Cell]| {
+        let spec = json::<Spec>(&row[3]);
+        spec.is_ok_and(|spec| spec.mode == Mode::Continuous) && row[4].text().is_some()
+    };
     let each = running.iter().map(|row| {
         let id = row[0].int().unwrap_or(0);
         let then = match row[2].text() {
             Some("stop") => "it is stopped, as a user wished",
             Some("pause") => "it is paused, as a user wished",
+            _ if is_paused && !is_watched(row) => "it waits until the queue is resumed",
             _ => "it goes on",
         };
         let evaluation = lost.iter().find(|row| row[0].int() == Some(id));

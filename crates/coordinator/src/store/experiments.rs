@@ -300,7 +300,7 @@ pub struct Summary {
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
-    /// The experiment that a queued one waits for, in words.
+    /// What an experiment waits for, in words: another one, or that the queue is resumed.
     pub waits: Option<String>,
     /// Workers on other hosts measure it.
     #[serde(skip)]
@@ -500,7 +500,7 @@ impl Store {
             })
             .collect::<Result<Vec<_>, Error>>();
         let mut all = all?;
-        waiting::say_what_waits(&mut all, &targets);
+        waiting::say_what_waits(&mut all, &targets, self.is_queue_paused()?);
         Ok(all)
     }
 
@@ -521,31 +521,6 @@ impl Store {
             )
         })?;
         Ok(rows.first().and_then(|row| row[0].int()))
-    }
-
-    /// Whether nothing new is begun until
-    /// [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`].
-    pub fn is_queue_paused(&self) -> Result<bool, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT value FROM counters WHERE name = 'queue_is_paused'",
-                &[],
-            )
-        })?;
-        Ok(rows.first().and_then(|row| row[0].int()) == Some(1))
-    }
-
-    pub(crate) fn set_queue_paused(&self, is_paused: bool) -> Result<(), Error> {
-        self.change(|database| {
-            database.execute(
-                "UPDATE counters SET value = $1 WHERE name = 'queue_is_paused'",
-                &[i64::from(is_paused).into()],
-            )?;
-            Ok(())
-        })
     }
 
     /// The experiment whose turn it is on this host, if any waits.

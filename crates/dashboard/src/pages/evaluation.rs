@@ -126,6 +126,8 @@ fn enqueued(summary: &Summary) -> String {
     let is_used_up = summary.evaluations >= summary.budget;
     let hint = summary.state.until_enqueued(summary.id, is_used_up);
     let hint = hint.filter(|_| !summary.always_on);
+    let waits = summary.waits.as_ref();
+    let hint = hint.or_else(|| waits.map(|why| format!("experiment {} {why}", summary.id)));
     let hint = hint.map_or_else(String::new, |hint| format!(" {}", sentence(&hint)));
     format!("The configuration is enqueued.{hint}")
 }

@@ -206,6 +206,7 @@ struct ExperimentPage {
     verbs: Verbs,
     /// It waits for its turn, or is measured.
     is_active: bool,
+    queue_is_paused: bool,
     wall_time_min: String,
     has_verification: bool,
     /// How `mode = "continuous"` stands, in words.
@@ -317,6 +318,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
+        queue_is_paused: store.is_queue_paused()?,
         verbs: Verbs::of(&row, role, has_measured, &now),
         wall_time_min: row
             .budget()
