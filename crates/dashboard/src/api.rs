@@ -358,6 +358,10 @@ pub(crate) async fn create(
     let given = given_spec(&bytes)?;
     let once = once(&headers, &visitor, "create", &bytes)?;
     let create = move || {
+        // Its directory may be gone since.
+        if let Some(made) = app.coordinator.made(once.as_ref())? {
+            return shown(&app.coordinator, made);
+        }
         let path = given.path(&app.coordinator)?;
         let id = app.coordinator.create(&given.spec, &path, once)?;
         shown(&app.coordinator, id)
