@@ -252,6 +252,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             let spec = tuner::spec::load(&spec, &roots)?;
             print(&table::check(&spec))?;
             table::warn(&spec);
+            promotions::warn_of_measured(&spec, &arguments.state_dir);
             warn_of_left_over(&arguments.state_dir);
             Ok(Done::Positive)
         }

@@ -104,6 +104,9 @@ pub(crate) fn results(report: &Report) -> String {
         let _ = writeln!(text, "skipped {skipped}");
     }
     text.push_str(&latency_requests(report));
+    for before in &report.promoted_before {
+        let _ = writeln!(text, "{before}");
+    }
     let _ = writeln!(text, "\n{}", report.sentence);
     if !report.settings.is_empty() {
         let heading = match report.finding {

@@ -73,6 +73,9 @@ pub struct Report {
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,
+    /// What earlier promotions had in force on this host when it began, that it measures too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promoted_before: Vec<String>,
     /// What was applied to the running system, if it was promoted.
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
