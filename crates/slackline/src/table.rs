@@ -83,6 +83,9 @@ pub(crate) fn results(report: &Report) -> String {
         return String::new();
     };
     let mut text = evaluations(report, objective);
+    if let Some(why) = report.winner_rank() {
+        let _ = writeln!(text, "{why}");
+    }
     text.push_str(&violations(report));
     text.push_str(&failures(report));
     if !report.verification.is_empty() {

@@ -274,6 +274,10 @@ pub(super) fn import(
     Ok(())
 }
 
+/// The order from the best to the worst, in SQL: by how they ended, then by score.
+const BEST_FIRST: &str = "CASE outcome WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 \
+    WHEN 'violated' THEN 3 WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number";
+
 impl Store {
     /// The evaluations of an experiment from number `from` on, in order, without what their
     /// services printed.
@@ -337,10 +341,7 @@ impl Store {
         let (rows, count) = self.read(|database| {
             let rows = database.query(
                 &format!(
-                    "SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
-                     WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 WHEN 'violated' THEN 3 \
-                     WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number \
-                     LIMIT $2 OFFSET $3"
+                    "SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 ORDER BY {BEST_FIRST} LIMIT $2 OFFSET $3"
                 ),
                 &[id.into(), take.into(), skip.into()],
             )?;
@@ -355,6 +356,33 @@ impl Store {
             .map(|cells| row(cells))
             .collect::<Result<_, _>>()?;
         Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
+    }
+
+    /// The evaluations of one configuration that have ended, best first, each with its rank among
+    /// all that have ended.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn ranks(
+        &self,
+        id: i64,
+        configuration: &Configuration,
+    ) -> Result<Vec<(usize, usize)>, Error> {
+        let configuration = to_json(configuration)?;
+        let rows = self.read(|database| {
+            database.query(
+                &format!(
+                    "SELECT number, place FROM (SELECT number, configuration, ROW_NUMBER() OVER (ORDER BY {BEST_FIRST}) AS place \
+                     FROM evaluations WHERE experiment = $1 AND outcome <> 'running') AS ranked \
+                     WHERE configuration = $2 ORDER BY place"
+                ),
+                &[id.into(), configuration.as_str().into()],
+            )
+        })?;
+        let pairs = rows
+            .iter()
+            .map(|row| (usize_of(&row[0]), usize_of(&row[1])));
+        Ok(pairs.collect())
     }
 
     /// Gives evaluations their blocks.
