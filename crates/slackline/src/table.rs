@@ -363,7 +363,7 @@ fn verified_arm(arm: &ArmResult, smallest_effect: f64) -> String {
     for fault in &arm.faults {
         let _ = writeln!(text, "  fault: {fault}");
     }
-    for unsteady in &arm.unsteady {
+    for unsteady in arm.unsteady.iter().chain(&arm.few_requests) {
         let _ = writeln!(text, "  {unsteady}");
     }
     text

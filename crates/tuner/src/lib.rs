@@ -45,6 +45,7 @@ mod secrets;
 pub mod sentence;
 pub mod simulation;
 pub mod spec;
+pub mod tail;
 mod target;
 pub mod tell;
 pub mod template;

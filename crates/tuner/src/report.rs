@@ -269,6 +269,9 @@ pub struct ArmResult {
     /// Runs that were measured although a side was never steady, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsteady: Vec<String>,
+    /// Percentiles that stand on too few requests in a block, with what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub few_requests: Option<String>,
     /// Runs that gave one.
     pub runs: usize,
     /// Blocks in them.
@@ -439,6 +442,7 @@ impl ArmResult {
             detectable: BTreeMap::new(),
             faults: Vec::new(),
             unsteady: Vec::new(),
+            few_requests: None,
             runs: 0,
             blocks: 0,
             runs_blocks: Vec::new(),
