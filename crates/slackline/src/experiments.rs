@@ -8,9 +8,9 @@ use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tuner::live::in_sentences;
-use tuner::sentence::counted;
+use tuner::sentence::{counted, sentence};
 
-use crate::{Done, message, print, table};
+use crate::{Done, message, print, table, whole};
 
 mod verbs;
 
@@ -30,6 +30,8 @@ struct Client {
     token: String,
     /// Where the token is from.
     source: &'static str,
+    /// What to do where nobody answers.
+    if_down: String,
 }
 
 impl Client {
@@ -50,19 +52,31 @@ impl Client {
             }
             None => return Self::of(state_dir),
         };
-        Ok(Self::to(&url, token, "SLACKLINE_TOKEN"))
+        let if_down = "start `slackline serve` there, or check the address of --url".to_owned();
+        Ok(Self::to(&url, token, "SLACKLINE_TOKEN", if_down))
     }
 
     /// The server of the state directory.
     fn of(state_dir: &Path) -> anyhow::Result<Self> {
+        let start = start_it(state_dir);
         let access = Access::read(state_dir).map_err(|error| {
-            anyhow!("{error}; is `slackline serve` running with this --state-dir?")
+            match state_dir.join("serve.json").try_exists() {
+                Ok(false) => anyhow!(
+                    "no server has run with the state directory {}: {start}",
+                    state_dir.display()
+                ),
+                _ => anyhow!("{error}"),
+            }
         })?;
         let url = format!("http://{}", access.address);
-        Ok(Self::to(&url, access.write_token, "serve.json"))
+        let if_down = format!(
+            "the server with the state directory {} has ended: {start}",
+            state_dir.display()
+        );
+        Ok(Self::to(&url, access.write_token, "serve.json", if_down))
     }
 
-    fn to(url: &str, token: String, source: &'static str) -> Self {
+    fn to(url: &str, token: String, source: &'static str, if_down: String) -> Self {
         let agent = http_client::config(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
             .build();
@@ -71,6 +85,7 @@ impl Client {
             base: format!("{url}/api/v1"),
             token,
             source,
+            if_down,
         }
     }
 
@@ -91,10 +106,14 @@ impl Client {
             .header("authorization", format!("Bearer {}", self.token))
             .header("content-type", "application/json")
             .body(body)?;
-        let mut response = self
-            .agent
-            .run(request)
-            .with_context(|| format!("{url} does not answer"))?;
+        let mut response = self.agent.run(request).map_err(|error| {
+            let is_down = is_refused(&error);
+            let error = anyhow::Error::from(error).context(format!("{url} does not answer"));
+            match is_down {
+                true => anyhow!("{}. {}", whole(&error), sentence(&self.if_down)),
+                false => error,
+            }
+        })?;
         let status = response.status();
         let bytes = response
             .body_mut()
@@ -128,6 +147,23 @@ impl Client {
     fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let text = self.text(method, path, body)?;
         serde_json::from_str(&text).context(NOT_JSON)
+    }
+}
+
+/// How to start a server, or reach another one.
+fn start_it(state_dir: &Path) -> String {
+    format!(
+        "start it with `{} serve`, or name the state directory of another server with --state-dir",
+        crate::shell_command(state_dir)
+    )
+}
+
+/// Whether nobody listens at the address.
+fn is_refused(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        ureq::Error::ConnectionFailed => true,
+        _ => false,
     }
 }
 
@@ -602,6 +638,7 @@ fn show(it: &Value) -> String {
     {
         lines.push(sentence.to_owned());
     }
+    lines.extend(it["winner_rank"].as_str().map(str::to_owned));
     let settings = it["settings"].as_array().into_iter().flatten();
     lines.extend(settings.map(|setting| format!("  {}", text(setting))));
     let always_on = it["continuous"]["lines"].as_array().into_iter().flatten();
