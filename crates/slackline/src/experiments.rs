@@ -562,17 +562,24 @@ fn standing(experiment: &Value) -> String {
 
 fn list(experiments: &Value) -> String {
     let mut rows = table::table(&["#", "name", "state", "evaluations", "result"]);
+    let mut is_cut = false;
     for it in experiments.as_array().into_iter().flatten() {
         let said = it["message"].as_str().or(it["waits"].as_str());
+        let said = short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned));
+        is_cut |= said.ends_with('…');
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
             standing(it),
             progress(it),
-            short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned)),
+            said,
         ]);
     }
-    format!("{rows}\n")
+    let whole = match is_cut {
+        true => "`slackline experiments show NUMBER` has the whole text where this list has `…`.\n",
+        false => "",
+    };
+    format!("{rows}\n{whole}")
 }
 
 /// What fits the last column of a list.
@@ -589,8 +596,11 @@ fn short(text: &str) -> String {
     if head.chars().count() <= SHORT_CHARS_MAX {
         return head.to_owned();
     }
+    // The last word may be whole or not.
     let cut: String = head.chars().take(SHORT_CHARS_MAX - 1).collect();
-    format!("{}…", cut.trim_end())
+    let words = cut.rsplit_once(char::is_whitespace);
+    let words = words.map_or(cut.as_str(), |(words, _)| words);
+    format!("{} …", words.trim_end_matches([' ', ',', ':']))
 }
 
 fn show(it: &Value) -> String {
@@ -671,7 +681,7 @@ fn show(it: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{short, show, state};
+    use super::{list, short, show, state};
 
     #[test]
     fn a_state_says_what_becomes_of_it() {
@@ -707,7 +717,20 @@ mod tests {
         ] {
             assert_eq!(short(text), said);
         }
-        assert_eq!(short(&"word ".repeat(20)).chars().count(), 60);
+        let long = short(&"reason ".repeat(20));
+        assert_eq!(long, format!("{}…", "reason ".repeat(8)));
+        // A text without a space is cut all the same.
+        assert!(short(&"x".repeat(100)).chars().count() <= 61);
+    }
+
+    #[test]
+    fn a_list_that_cuts_says_where_the_whole_is() {
+        let of = |sentence: &str| {
+            list(&json!([{ "id": 3, "name": "web", "state": "failed", "message": sentence }]))
+        };
+        let whole = "`slackline experiments show NUMBER` has the whole text";
+        assert!(of(&"reason ".repeat(20)).contains(whole));
+        assert!(!of("stopped").contains(whole));
     }
 
     #[test]
