@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::Observation;
+use host::Roots;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changed;
@@ -252,9 +253,16 @@ impl ExperimentRow {
         } else if self.state == State::Running {
             Some("it is being measured again: stop it first, or wait for its new result")
         } else if self.report.imported && !self.report.verified_here {
-            Some(
-                "it was imported, so its improvement was shown on another host: verify it here first",
-            )
+            // A file can be changed, also one that this host has exported.
+            Some(match self.report.machine.is_here(&Roots::default()) {
+                Some(true) => "it was imported from a file: verify it here first",
+                Some(false) => {
+                    "it was imported, and its improvement was shown on another host: verify it here first"
+                }
+                None => {
+                    "it was imported, and may have been shown on another host: verify it here first"
+                }
+            })
         } else if !self.spec.changes_host() {
             Some(
                 "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration",
