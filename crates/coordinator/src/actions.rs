@@ -63,7 +63,8 @@ impl Coordinator {
     /// again, because files may have changed since.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the key came with another request; [`Error::Unavailable`].
+    /// [`Error::Invalid`] where the key came with another request; [`Error::Gone`] where the
+    /// experiment was deleted since; [`Error::Unavailable`].
     pub fn made(&self, once: Option<&Once>) -> Result<Option<i64>, Error> {
         self.store.made(once)
     }
@@ -326,6 +327,7 @@ impl Coordinator {
         given: &Configuration,
         once: Option<&Once>,
     ) -> Result<Configuration, Error> {
+        let is_made = self.made(once)?.is_some();
         let row = self.store.experiment(id)?;
         let space = self.checked(&row)?.space;
         let mut configuration = space.default_configuration();
@@ -336,7 +338,7 @@ impl Coordinator {
         space
             .check(&configuration)
             .map_err(|error| Error::Invalid(error.to_string()))?;
-        if self.made(once)?.is_none() && self.store.queue(id)?.len() >= QUEUE_MAX {
+        if !is_made && self.store.queue(id)?.len() >= QUEUE_MAX {
             return Err(Error::Conflict(format!(
                 "experiment {id} has {QUEUE_MAX} configurations enqueued already: let it measure some first"
             )));
@@ -667,6 +669,10 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         report.note = Some("of elsewhere".into());
         let import = |key: &str| coordinator.import(report.clone(), None, once(key, "import"));
         let imported = import("c").unwrap();
+        let values = Configuration::default();
+        let queued = once("d", "enqueue");
+        let enqueue = || coordinator.enqueue(imported, &values, queued.as_ref());
+        enqueue().unwrap();
         std::fs::remove_file(&template).unwrap();
         assert_eq!(create("a").unwrap(), created);
         assert_eq!(fork(created, "b").unwrap(), forked);
@@ -674,12 +680,20 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         let other = coordinator.create(&text, &path, once("c", "create"));
         let why = other.unwrap_err().to_string();
         assert!(why.contains("came with another request"), "{why}");
-        // The key of an experiment that is gone is as good as new.
+        // A key outlives its experiment.
         coordinator.delete(imported).unwrap();
-        let again = import("c").unwrap();
-        assert!(again > imported);
-        assert_eq!(import("c").unwrap(), again);
-        assert_eq!(coordinator.store().experiments().unwrap().len(), 3);
+        for again in [import("c").map(drop), enqueue().map(drop)] {
+            let Err(Error::Gone(why)) = again else {
+                panic!("{again:?}");
+            };
+            assert!(
+                why.contains(&format!("experiment {imported} was deleted")),
+                "{why}"
+            );
+        }
+        let other = coordinator.create(&text, &path, once("c", "create"));
+        assert!(matches!(other, Err(Error::Invalid(_))), "{other:?}");
+        assert_eq!(coordinator.store().experiments().unwrap().len(), 2);
     }
 
     #[test]

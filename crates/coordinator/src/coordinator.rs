@@ -232,7 +232,10 @@ impl Coordinator {
                 }
                 self.tell_of_rollbacks()?;
                 if self.own_trouble().is_some() {
-                    report("the trouble is over: queued experiments go on");
+                    report(match self.store.is_queue_paused()? {
+                        true => "the trouble is over; queued experiments wait until the queue is resumed",
+                        false => "the trouble is over: queued experiments go on",
+                    });
                 }
                 self.set_trouble(None);
                 self.work()

@@ -17,6 +17,9 @@ pub enum Error {
     /// There is no such experiment or evaluation.
     #[error("there is no {0}")]
     NotFound(String),
+    /// A request was carried out before, and what it made was deleted since.
+    #[error("{0}")]
+    Gone(String),
     /// It cannot be done in the present state.
     #[error("{0}")]
     Conflict(String),

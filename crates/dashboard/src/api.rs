@@ -38,6 +38,7 @@ pub(crate) use promotions::{
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;
+use crate::pages::winner_rank;
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
 use crate::tokens::digest;
@@ -188,6 +189,9 @@ pub(crate) struct Shown {
     control: Configuration,
     recommended: Option<tuner::report::Recommended>,
     finding: tuner::report::Finding,
+    /// Why the verified winner is not the first evaluation in the order of ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    winner_rank: Option<String>,
     settings: Vec<String>,
     promotion: Option<coordinator::store::Promotion>,
     queue: Vec<Configuration>,
@@ -229,8 +233,10 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
     let moment = coordinator.store().moment(id, ENTRIES)?;
     let continuous = continuous(coordinator, &moment)?;
     let row = moment.row;
+    let winner_rank = winner_rank(coordinator.store(), &row)?;
     Ok(Shown {
         summary,
+        winner_rank,
         wall_time_min: row.budget().wall_time_min,
         remark: row.carries_nothing_over(),
         carried: row.parent.map(|_| row.carried_over()),
@@ -358,6 +364,10 @@ pub(crate) async fn create(
     let given = given_spec(&bytes)?;
     let once = once(&headers, &visitor, "create", &bytes)?;
     let create = move || {
+        // Its directory may be gone since.
+        if let Some(made) = app.coordinator.made(once.as_ref())? {
+            return shown(&app.coordinator, made);
+        }
         let path = given.path(&app.coordinator)?;
         let id = app.coordinator.create(&given.spec, &path, once)?;
         shown(&app.coordinator, id)

@@ -41,6 +41,7 @@ pub(crate) use compare::compare;
 pub(crate) use evaluation::evaluation;
 pub(crate) use experiment::experiment;
 pub(crate) use promotions::promotions;
+pub(crate) use results::winner_rank;
 
 type Here = State<Arc<App>>;
 type Who = Extension<Visitor>;

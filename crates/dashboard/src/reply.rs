@@ -102,6 +102,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
+            Error::Gone(_) => StatusCode::GONE,
             Error::Conflict(_) => StatusCode::CONFLICT,
             Error::Invalid(_) | Error::Spec(_) => StatusCode::UNPROCESSABLE_ENTITY,
             // The host refuses: nothing is wrong with the request or the server.

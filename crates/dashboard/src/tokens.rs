@@ -89,19 +89,14 @@ impl TokenFile {
             return Err(self.failed(why));
         }
         // The audit log tells people apart by these names: no two of them may look alike.
-        let is_plain = |it: char| it.is_ascii_alphanumeric() || " -_.@".contains(it);
         // Commands take what begins with a dash for an option.
         let is_begun = name.starts_with(|it: char| it.is_ascii_alphanumeric());
         let is_name = name.trim() == name
             && is_begun
             && (1..=NAME_CHARS_MAX).contains(&name.len())
-            && name.chars().all(is_plain);
+            && name.chars().all(is_allowed);
         if !is_name {
-            let why = format!(
-                "{name:?} is no name for a token: a name has 1 to {NAME_CHARS_MAX} characters. The first is a letter from a to z or \
-                 a digit. The others may also be `-`, `_`, `.`, `@`, and spaces inside"
-            );
-            return Err(self.failed(why));
+            return Err(self.failed(no_name(name)));
         }
         let secret = random_hex();
         let token = NamedToken {
@@ -169,6 +164,31 @@ impl TokenFile {
             message: error.to_string(),
         }
     }
+}
+
+/// Whether a name may have this character.
+fn is_allowed(it: char) -> bool {
+    it.is_ascii_alphanumeric() || " -_.@".contains(it)
+}
+
+/// Why a text is no name for a token.
+fn no_name(name: &str) -> String {
+    let refused = name.chars().find(|it| !is_allowed(*it));
+    let why = match refused {
+        // Names stand in terminals and logs: what steers these is not printed.
+        Some(it) => format!(
+            "the character {it:?} (U+{:04X}) is not allowed, because letters of other alphabets can look the same, and the audit \
+             log tells people apart by their names",
+            u32::from(it)
+        ),
+        None if name.chars().count() > NAME_CHARS_MAX => "it is too long".to_owned(),
+        None if name.is_empty() => "it is empty".to_owned(),
+        None => "it begins or ends with a character that may only stand inside".to_owned(),
+    };
+    format!(
+        "{name:?} is no name for a token: {why}. A name has 1 to {NAME_CHARS_MAX} characters: the letters a to z and A to Z, digits, \
+         `-`, `_`, `.`, `@`, and spaces inside. The first is a letter or a digit"
+    )
 }
 
 /// When a file was written last, its inode and its length: a replaced file has others.
@@ -267,6 +287,20 @@ mod tests {
             "ｃｉ",
         ] {
             assert!(file.create(name, Role::Read, None).is_err(), "{name}");
+        }
+        for (name, said) in [
+            (
+                "Zoë",
+                "the character 'ë' (U+00EB) is not allowed, because letters",
+            ),
+            ("a\u{202e}b", "'\\u{202e}' (U+202E)"),
+            (" ci", "may only stand inside"),
+            ("", "it is empty"),
+            (&"x".repeat(65), "it is too long"),
+        ] {
+            let why = file.create(name, Role::Read, None).unwrap_err().to_string();
+            assert!(why.contains(said), "{why}");
+            assert!(why.contains("the letters a to z and A to Z"), "{why}");
         }
         for name in ["a-x", "0", "me@h.org", "A b"] {
             file.create(name, Role::Read, None).unwrap();

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -37,6 +37,15 @@ impl Holder {
                 command: "starting".to_owned(),
                 started: "just now".to_owned(),
             })
+    }
+
+    fn locks(self, path: PathBuf) -> HostError {
+        HostError::Locked {
+            path,
+            pid: self.pid,
+            command: self.command,
+            started: self.started,
+        }
     }
 
     /// Pid 0 is one that has the lock and has not said who it is yet.
@@ -86,12 +95,7 @@ impl Lock {
             }
             let holder = Holder::read(&mut file);
             if holder.is_alive() || Instant::now() > give_up {
-                return Err(HostError::Locked {
-                    path,
-                    pid: holder.pid,
-                    command: holder.command,
-                    started: holder.started,
-                });
+                return Err(holder.locks(path));
             }
             std::thread::sleep(DEAD_HOLDER_POLL);
         }
@@ -123,6 +127,21 @@ fn without_login(word: &str) -> String {
     match place.rsplit_once('@') {
         Some((_, place)) => format!("{scheme}://…@{place}"),
         None => format!("{scheme}://{place}"),
+    }
+}
+
+impl Lock {
+    /// Who holds the lock of a directory now, as the [`HostError::Locked`] that
+    /// [`take`](Self::take) would return, without taking the lock. `None` where nobody holds it, or
+    /// where it cannot be looked at.
+    #[must_use]
+    pub fn holder(state_dir: &Path) -> Option<HostError> {
+        let path = state_dir.join("lock");
+        let mut file = File::open(&path).ok()?;
+        // A shared lock changes nothing for its holder, and ends with the file.
+        let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        let holder = (!is_free).then(|| Holder::read(&mut file));
+        holder.filter(Holder::is_alive).map(|it| it.locks(path))
     }
 }
 
@@ -161,7 +180,12 @@ mod tests {
             Lock::take(dir.path()),
             Err(HostError::Locked { .. })
         ));
+        assert!(matches!(
+            Lock::holder(dir.path()),
+            Some(HostError::Locked { pid, .. }) if pid == std::process::id()
+        ));
         drop(lock);
+        assert!(Lock::holder(dir.path()).is_none());
         Lock::take(dir.path()).unwrap();
         drop(of_child);
     }

@@ -1,7 +1,10 @@
 //! What machine this is, for reports: enough to judge a measurement by, nothing that names its
-//! owner (no hostname).
+//! owner (no hostname, and of the host's own number only a digest).
+
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::cgroup::{CgroupLayout, Hierarchies};
 use crate::cpus::online_cpus;
@@ -24,6 +27,22 @@ pub struct Machine {
     pub cgroup: CgroupLayout,
     /// Whether a hypervisor lies beneath: such a machine's CPUs may be shared with others.
     pub is_virtual: bool,
+    /// What two reports of one host have in common, and reports of two hosts have not: a digest of
+    /// `/etc/machine-id`. `None` on a host without that file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
+/// A digest of the host's number. machine-id(5): the number itself is confidential; applications
+/// hash it with a key of their own.
+fn host_id(roots: &Roots) -> Option<String> {
+    let text = read_text(&roots.absolute(Path::new("/etc/machine-id"))).ok()??;
+    let number = text.trim();
+    let is_number = number.len() == 32 && number.bytes().all(|it| it.is_ascii_hexdigit());
+    is_number.then(|| {
+        let digest = Sha256::digest(format!("slackline, a report's host\0{number}"));
+        digest[..16].iter().map(|it| format!("{it:02x}")).collect()
+    })
 }
 
 impl Machine {
@@ -71,7 +90,14 @@ impl Machine {
             // CPUID leaf 1, ECX bit 31, which the kernel prints as this flag.
             is_virtual: flags.split_whitespace().any(|flag| flag == "hypervisor")
                 || roots.sys("hypervisor/type").exists(),
+            id: host_id(roots),
         }
+    }
+
+    /// Whether this describes the host below `roots`; `None` where nobody knows.
+    #[must_use]
+    pub fn is_here(&self, roots: &Roots) -> Option<bool> {
+        Some(*self.id.as_ref()? == host_id(roots)?)
     }
 }
 
@@ -163,6 +189,7 @@ mod tests {
                 memory_bytes: 2 << 20,
                 cgroup: CgroupLayout::V2,
                 is_virtual: true,
+                id: None,
             }
         );
         let empty = Machine::describe(&Roots::at("/nonexistent"));
@@ -171,6 +198,24 @@ mod tests {
             (0, 0, false)
         );
         assert_eq!(empty.cgroup, CgroupLayout::None);
+    }
+
+    #[test]
+    fn a_description_is_of_this_host_or_of_another() {
+        let of = |number: &str| fake(&[("etc/machine-id", number)]);
+        let (_one, here) = of("0123456789abcdef0123456789abcdef\n");
+        let (_other, there) = of("fedcba9876543210fedcba9876543210\n");
+        let (_odd, unknown) = of("uninitialized\n");
+        let machine = Machine::describe(&here);
+        assert_eq!(machine.is_here(&here), Some(true));
+        assert_eq!(machine.is_here(&there), Some(false));
+        assert_eq!(machine.is_here(&unknown), None);
+        assert_eq!(Machine::describe(&unknown).id, None);
+        // Nobody reads the number in a report.
+        let written = serde_json::to_string(&machine).unwrap();
+        assert!(!written.contains("0123456789abcdef"), "{written}");
+        let read: Machine = serde_json::from_str(&written).unwrap();
+        assert_eq!(read, machine);
     }
 
     #[test]

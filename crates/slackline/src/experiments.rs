@@ -8,9 +8,9 @@ use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tuner::live::in_sentences;
-use tuner::sentence::counted;
+use tuner::sentence::{counted, sentence};
 
-use crate::{Done, message, print, table};
+use crate::{Done, message, print, table, whole};
 
 mod verbs;
 
@@ -30,6 +30,8 @@ struct Client {
     token: String,
     /// Where the token is from.
     source: &'static str,
+    /// What to do where nobody answers.
+    if_down: String,
 }
 
 impl Client {
@@ -50,19 +52,31 @@ impl Client {
             }
             None => return Self::of(state_dir),
         };
-        Ok(Self::to(&url, token, "SLACKLINE_TOKEN"))
+        let if_down = "start `slackline serve` there, or check the address of --url".to_owned();
+        Ok(Self::to(&url, token, "SLACKLINE_TOKEN", if_down))
     }
 
     /// The server of the state directory.
     fn of(state_dir: &Path) -> anyhow::Result<Self> {
+        let start = start_it(state_dir);
         let access = Access::read(state_dir).map_err(|error| {
-            anyhow!("{error}; is `slackline serve` running with this --state-dir?")
+            match state_dir.join("serve.json").try_exists() {
+                Ok(false) => anyhow!(
+                    "no server has run with the state directory {}: {start}",
+                    state_dir.display()
+                ),
+                _ => anyhow!("{error}"),
+            }
         })?;
         let url = format!("http://{}", access.address);
-        Ok(Self::to(&url, access.write_token, "serve.json"))
+        let if_down = format!(
+            "the server with the state directory {} has ended: {start}",
+            state_dir.display()
+        );
+        Ok(Self::to(&url, access.write_token, "serve.json", if_down))
     }
 
-    fn to(url: &str, token: String, source: &'static str) -> Self {
+    fn to(url: &str, token: String, source: &'static str, if_down: String) -> Self {
         let agent = http_client::config(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
             .build();
@@ -71,6 +85,7 @@ impl Client {
             base: format!("{url}/api/v1"),
             token,
             source,
+            if_down,
         }
     }
 
@@ -91,10 +106,14 @@ impl Client {
             .header("authorization", format!("Bearer {}", self.token))
             .header("content-type", "application/json")
             .body(body)?;
-        let mut response = self
-            .agent
-            .run(request)
-            .with_context(|| format!("{url} does not answer"))?;
+        let mut response = self.agent.run(request).map_err(|error| {
+            let is_down = is_refused(&error);
+            let error = anyhow::Error::from(error).context(format!("{url} does not answer"));
+            match is_down {
+                true => anyhow!("{}. {}", whole(&error), sentence(&self.if_down)),
+                false => error,
+            }
+        })?;
         let status = response.status();
         let bytes = response
             .body_mut()
@@ -128,6 +147,23 @@ impl Client {
     fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let text = self.text(method, path, body)?;
         serde_json::from_str(&text).context(NOT_JSON)
+    }
+}
+
+/// How to start a server, or reach another one.
+fn start_it(state_dir: &Path) -> String {
+    format!(
+        "start it with `{} serve`, or name the state directory of another server with --state-dir",
+        crate::shell_command(state_dir)
+    )
+}
+
+/// Whether nobody listens at the address.
+fn is_refused(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        ureq::Error::ConnectionFailed => true,
+        _ => false,
     }
 }
 
@@ -185,6 +221,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 None => format!("experiment {id} is {now_is}"),
             },
         });
+        say_what_waits(&now);
         for other in now["may_promote"].as_array().into_iter().flatten() {
             message(&format!(
                 "warning: continuous experiment {other} may promote on this host now; to prevent this, pause it: `slackline \
@@ -193,7 +230,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         anyhow::Ok(now)
     };
-    let made = |now: &Value| print(&format!("{}\n", now["id"]));
+    let made = |now: &Value| {
+        say_what_waits(now);
+        print(&format!("{}\n", now["id"]))
+    };
     match &arguments.verb {
         Verb::Ls {
             json,
@@ -301,8 +341,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
             message(&format!("enqueued: {enqueued}"));
             let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            if let Some(hint) = until_enqueued(&now) {
-                message(&hint);
+            match until_enqueued(&now) {
+                Some(hint) => message(&hint),
+                None => say_what_waits(&now),
             }
         }
         Verb::Budget {
@@ -328,8 +369,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "the budget of experiment {id} is now {} in total, {minutes}",
                 counted(*evaluations, "evaluation")
             ));
-            if let Some(hint) = until_searched(&now) {
-                message(&hint);
+            match until_searched(&now) {
+                Some(hint) => message(&hint),
+                None => say_what_waits(&now),
             }
         }
         Verb::Note {
@@ -460,6 +502,13 @@ fn progress(experiment: &Value) -> String {
     }
 }
 
+/// Says for what an experiment waits: another one, or that the queue is resumed.
+fn say_what_waits(experiment: &Value) {
+    if let Some(why) = experiment["waits"].as_str() {
+        message(&format!("experiment {} {why}", experiment["id"]));
+    }
+}
+
 /// What a rollback has left, if it left something.
 fn not_restored(experiment: &Value) -> Option<&Vec<Value>> {
     let left = experiment["promotion"]["left"].as_array();
@@ -513,17 +562,24 @@ fn standing(experiment: &Value) -> String {
 
 fn list(experiments: &Value) -> String {
     let mut rows = table::table(&["#", "name", "state", "evaluations", "result"]);
+    let mut is_cut = false;
     for it in experiments.as_array().into_iter().flatten() {
         let said = it["message"].as_str().or(it["waits"].as_str());
+        let said = short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned));
+        is_cut |= said.ends_with('…');
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
             standing(it),
             progress(it),
-            short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned)),
+            said,
         ]);
     }
-    format!("{rows}\n")
+    let whole = match is_cut {
+        true => "`slackline experiments show NUMBER` has the whole text where this list has `…`.\n",
+        false => "",
+    };
+    format!("{rows}\n{whole}")
 }
 
 /// What fits the last column of a list.
@@ -540,8 +596,11 @@ fn short(text: &str) -> String {
     if head.chars().count() <= SHORT_CHARS_MAX {
         return head.to_owned();
     }
+    // The last word may be whole or not.
     let cut: String = head.chars().take(SHORT_CHARS_MAX - 1).collect();
-    format!("{}…", cut.trim_end())
+    let words = cut.rsplit_once(char::is_whitespace);
+    let words = words.map_or(cut.as_str(), |(words, _)| words);
+    format!("{} …", words.trim_end_matches([' ', ',', ':']))
 }
 
 fn show(it: &Value) -> String {
@@ -589,6 +648,7 @@ fn show(it: &Value) -> String {
     {
         lines.push(sentence.to_owned());
     }
+    lines.extend(it["winner_rank"].as_str().map(str::to_owned));
     let settings = it["settings"].as_array().into_iter().flatten();
     lines.extend(settings.map(|setting| format!("  {}", text(setting))));
     let always_on = it["continuous"]["lines"].as_array().into_iter().flatten();
@@ -621,7 +681,7 @@ fn show(it: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{short, show, state};
+    use super::{list, short, show, state};
 
     #[test]
     fn a_state_says_what_becomes_of_it() {
@@ -657,7 +717,20 @@ mod tests {
         ] {
             assert_eq!(short(text), said);
         }
-        assert_eq!(short(&"word ".repeat(20)).chars().count(), 60);
+        let long = short(&"reason ".repeat(20));
+        assert_eq!(long, format!("{}…", "reason ".repeat(8)));
+        // A text without a space is cut all the same.
+        assert!(short(&"x".repeat(100)).chars().count() <= 61);
+    }
+
+    #[test]
+    fn a_list_that_cuts_says_where_the_whole_is() {
+        let of = |sentence: &str| {
+            list(&json!([{ "id": 3, "name": "web", "state": "failed", "message": sentence }]))
+        };
+        let whole = "`slackline experiments show NUMBER` has the whole text";
+        assert!(of(&"reason ".repeat(20)).contains(whole));
+        assert!(!of("stopped").contains(whole));
     }
 
     #[test]

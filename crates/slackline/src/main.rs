@@ -220,12 +220,28 @@ fn has_cause<E: std::error::Error + Send + Sync + 'static>(
 fn warn_of_left_over(state_dir: &Path) {
     let left = host::Journal::peek(state_dir).unwrap_or_default();
     if !left.is_empty() {
-        message(&format!(
-            "values of another run are in force: {}. If it was killed, run `slackline restore` first; if it is at work, wait for it. \
-             Defaults that are read from the live system are not the host's own now.",
-            left.join(", ")
-        ));
+        let holder = host::Lock::holder(state_dir).map(|it| it.to_string());
+        message(&left_over(&left, holder.as_deref(), state_dir));
     }
+}
+
+/// What is said of the values of a run, and of what holds the host now: a run at work restores its
+/// values itself.
+fn left_over(left: &[String], holder: Option<&str>, state_dir: &Path) -> String {
+    let what_to_do = match holder {
+        Some(holder) => {
+            format!("The run is at work and restores them itself, so do not restore them: {holder}")
+        }
+        None => format!(
+            "The run was killed: run `{} restore` first",
+            shell_command(state_dir)
+        ),
+    };
+    format!(
+        "warning: values of another run are in force: {}. {what_to_do}. Defaults that are read from the live system are not the \
+         host's own now.",
+        left.join(", ")
+    )
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<Done> {
@@ -236,6 +252,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             let spec = tuner::spec::load(&spec, &roots)?;
             print(&table::check(&spec))?;
             table::warn(&spec);
+            promotions::warn_of_measured(&spec, &arguments.state_dir);
             warn_of_left_over(&arguments.state_dir);
             Ok(Done::Positive)
         }
@@ -363,7 +380,21 @@ fn message(text: &str) {
 mod tests {
     use ::relayout::RelayoutError;
 
-    use super::whole;
+    use super::{left_over, whole};
+
+    #[test]
+    fn only_what_a_killed_run_left_is_to_be_restored() {
+        let left = ["vm.swappiness".to_owned()];
+        let dir = std::path::Path::new("/tmp/it");
+        let killed = left_over(&left, None, dir);
+        assert!(
+            killed.contains("run `slackline --state-dir /tmp/it restore` first"),
+            "{killed}"
+        );
+        let held = left_over(&left, Some("`slackline serve` (pid 7)"), dir);
+        assert!(held.contains("`slackline serve` (pid 7)"), "{held}");
+        assert!(!held.contains("run `slackline"), "{held}");
+    }
 
     #[test]
     fn an_error_tells_each_cause_once() {

@@ -1,5 +1,6 @@
 //! `slackline promotions`: what was promoted on this host, and the way back.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -8,6 +9,7 @@ use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
 use tuner::live::{Changed, Live, in_sentences};
 use tuner::promotions::{PromotionRecord, Standing};
+use tuner::spec::CheckedSpec;
 
 use crate::{Done, message, print};
 
@@ -365,6 +367,105 @@ pub(crate) fn put_in_force(
     Ok(changed)
 }
 
+/// What promotions have in force on this host of that which the specification measures, a sentence
+/// each with the way back. The control has these values wherever it takes the live ones.
+fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
+    let roots = Roots::default();
+    let command = crate::shell_command(state_dir);
+    let mut found = Vec::new();
+    match tuner::promotions::list(state_dir) {
+        Ok(records) => {
+            for record in records.iter().filter(|it| it.is_in_force(&roots)) {
+                found.push(Before {
+                    what: format!("promotion {} ({})", record.number, record.experiment),
+                    changed: record.changed(),
+                    undo: format!("{command} promotions undo {}", record.number),
+                });
+            }
+        }
+        Err(error) => message(&format!("warning: {error}")),
+    }
+    match served(state_dir) {
+        Ok(served) => {
+            found.extend(
+                served
+                    .into_iter()
+                    .filter(|it| it.is_in_force)
+                    .map(|it| Before {
+                        what: format!("the winner of experiment {} ({})", it.id, it.experiment),
+                        changed: it.changed,
+                        undo: format!("{command} experiments rollback {}", it.id),
+                    }),
+            )
+        }
+        Err(why) => message(&format!("warning: {why}")),
+    }
+    let sentences = found.iter().filter_map(|it| it.sentence(spec));
+    sentences.collect()
+}
+
+/// A promotion that is in force before an experiment begins.
+struct Before {
+    what: String,
+    /// `vm.swappiness = 10`, `file /etc/app.conf`.
+    changed: Vec<String>,
+    undo: String,
+}
+
+impl Before {
+    /// What of it a specification measures; `None` where that is nothing.
+    fn sentence(&self, spec: &CheckedSpec) -> Option<String> {
+        let control = spec.space.default_configuration();
+        let knobs = spec.knobs.iter().map(|(name, binding)| {
+            let value = control.get(name);
+            let value = value.and_then(|it| binding.text(it, &BTreeMap::new()).ok());
+            (binding.knob.to_string(), value)
+        });
+        let knobs: BTreeMap<String, Option<String>> = knobs.collect();
+        let mut measured = Vec::new();
+        let mut of_control = Vec::new();
+        for line in &self.changed {
+            let file = line.strip_prefix("file ");
+            let is_file = |path| spec.target.files.iter().any(|it| it.path == path);
+            if file.is_some_and(is_file) {
+                measured.push(line.as_str());
+            } else if let Some((knob, value)) = line.split_once(" = ")
+                && let Some(own) = knobs.get(knob)
+            {
+                // A promotion by a command names the former value, too.
+                let value = value.split(", was ").next();
+                measured.push(line);
+                of_control.extend((own.as_deref() == value).then_some(knob));
+            }
+        }
+        if measured.is_empty() {
+            return None;
+        }
+        let control = match of_control.is_empty() {
+            true => "The control has other values, which the specification gives.".to_owned(),
+            false => format!(
+                "The control has these values of {}, so changes are against them and not against what the host had before.",
+                of_control.join(", ")
+            ),
+        };
+        Some(format!(
+            "{} is in force on this host: {}. {control} To measure against what the host had before, run `{}` first.",
+            self.what,
+            measured.join("; "),
+            self.undo
+        ))
+    }
+}
+
+/// Says what promotions have in force of that which the specification measures, and returns it.
+pub(crate) fn warn_of_measured(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
+    let before = measured_by(spec, state_dir);
+    for sentence in &before {
+        message(&format!("warning: {sentence}"));
+    }
+    before
+}
+
 /// What of the list of promotions is in force, a line each.
 pub(crate) fn in_force(state_dir: &Path, roots: &Roots) -> anyhow::Result<Vec<String>> {
     let records = tuner::promotions::list(state_dir).context("the list of promotions")?;
@@ -375,4 +476,49 @@ pub(crate) fn in_force(state_dir: &Path, roots: &Roots) -> anyhow::Result<Vec<St
             format!("promotion {} ({}): {what}", it.number, it.experiment)
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promotion_is_named_where_the_specification_measures_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
+        std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "10\n").unwrap();
+        let roots = Roots::at(dir.path());
+        let spec = |control: &str| {
+            let text = format!(
+                r#"parameters = [{{ name = "swappiness", type = "int", low = 0, high = 100, sysctl = "vm.swappiness"{control} }}]
+target = {{ start = ["sleep", "9"] }}
+workload = {{ command = ["wrk"], parse = "wrk" }}
+objective = {{ metric = "latency_p99_us" }}"#
+            );
+            tuner::spec::check(text, "x.toml".as_ref(), &roots).unwrap()
+        };
+        let before = |changed: &str| Before {
+            what: "the winner of experiment 3 (web)".to_owned(),
+            changed: vec![changed.to_owned()],
+            undo: "slackline experiments rollback 3".to_owned(),
+        };
+        let live = before("vm.swappiness = 10").sentence(&spec("")).unwrap();
+        assert_eq!(
+            live,
+            "the winner of experiment 3 (web) is in force on this host: vm.swappiness = 10. The control has these values of \
+             vm.swappiness, so changes are against them and not against what the host had before. To measure against what the host \
+             had before, run `slackline experiments rollback 3` first."
+        );
+        let listed = before("vm.swappiness = 10, was 60");
+        assert!(
+            listed
+                .sentence(&spec(""))
+                .unwrap()
+                .contains("has these values")
+        );
+        let given = listed.sentence(&spec(", default = 60")).unwrap();
+        assert!(given.contains("The control has other values"), "{given}");
+        let other = before("net.core.somaxconn = 512");
+        assert_eq!(other.sentence(&spec("")), None);
+    }
 }

@@ -83,6 +83,9 @@ pub(crate) fn results(report: &Report) -> String {
         return String::new();
     };
     let mut text = evaluations(report, objective);
+    if let Some(why) = report.winner_rank() {
+        let _ = writeln!(text, "{why}");
+    }
     text.push_str(&violations(report));
     text.push_str(&failures(report));
     if !report.verification.is_empty() {
@@ -104,6 +107,9 @@ pub(crate) fn results(report: &Report) -> String {
         let _ = writeln!(text, "skipped {skipped}");
     }
     text.push_str(&latency_requests(report));
+    for before in &report.promoted_before {
+        let _ = writeln!(text, "{before}");
+    }
     let _ = writeln!(text, "\n{}", report.sentence);
     if !report.settings.is_empty() {
         let heading = match report.finding {
@@ -357,7 +363,7 @@ fn verified_arm(arm: &ArmResult, smallest_effect: f64) -> String {
     for fault in &arm.faults {
         let _ = writeln!(text, "  fault: {fault}");
     }
-    for unsteady in &arm.unsteady {
+    for unsteady in arm.unsteady.iter().chain(&arm.few_requests) {
         let _ = writeln!(text, "  {unsteady}");
     }
     text

@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     }
     let kept = kept(arguments, &spec)?;
     table::warn(&spec);
+    let promoted_before = promotions::warn_of_measured(&spec, state_dir);
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
     let left_over = live.left_over();
@@ -69,9 +70,13 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         kept: Some(kept),
         progress: Progress::new(&spec),
         partial: arguments.json.as_deref().and_then(partial_of),
-        report: experiment::begin(&spec),
+        report: Report {
+            promoted_before: promoted_before.clone(),
+            ..experiment::begin(&spec)
+        },
     };
     let (mut report, failed) = experiment::run_to_end(&spec, &mut live, &mut ledger);
+    report.promoted_before = promoted_before;
     ledger.progress.finish();
     if interrupt.signal().is_some() && !spec.target.apply.is_empty() {
         message(&format!(

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::evaluation::{Block, Rules};
 use crate::report::{ArmResult, Finding};
 use crate::spec::{CheckedSpec, Comparison, Goal, Limit, MetricConstraint};
+use crate::tail::too_few_requests;
 
 /// What the runs show of a constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -222,7 +223,16 @@ pub(crate) fn summarise(
         .into();
     arm.runs = runs.len();
     arm.blocks = runs.iter().map(Vec::len).sum();
+    arm.few_requests = few_requests(spec, &arm);
     arm
+}
+
+/// What the requests of an arm's blocks are too few for, among all that is said of the arm.
+fn few_requests(spec: &CheckedSpec, arm: &ArmResult) -> Option<String> {
+    let guards = arm.guards.iter().filter_map(|it| it.metric.as_deref());
+    let metrics = arm.means.keys().map(String::as_str).chain(guards);
+    let blocks: Vec<&Block> = arm.runs_blocks.iter().flatten().collect();
+    too_few_requests(&spec.spec, metrics, &blocks)
 }
 
 /// The means and ratios of every metric that is asked for.

@@ -90,6 +90,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         verified_here: false,
         state: None,
         error: None,
+        promoted_before: Vec::new(),
         promoted: Vec::new(),
         settings: Vec::new(),
         templates: BTreeMap::new(),

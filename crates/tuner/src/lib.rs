@@ -15,6 +15,7 @@
 pub mod assignment;
 pub mod begun;
 pub mod bench;
+mod capacity;
 pub mod conclusion;
 pub mod continuous;
 mod control_files;
@@ -44,6 +45,7 @@ mod secrets;
 pub mod sentence;
 pub mod simulation;
 pub mod spec;
+pub mod tail;
 mod target;
 pub mod tell;
 pub mod template;

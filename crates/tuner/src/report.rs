@@ -73,6 +73,9 @@ pub struct Report {
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,
+    /// What earlier promotions had in force on this host when it began, that it measures too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promoted_before: Vec<String>,
     /// What was applied to the running system, if it was promoted.
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
@@ -266,6 +269,9 @@ pub struct ArmResult {
     /// Runs that were measured although a side was never steady, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsteady: Vec<String>,
+    /// Percentiles that stand on too few requests in a block, with what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub few_requests: Option<String>,
     /// Runs that gave one.
     pub runs: usize,
     /// Blocks in them.
@@ -396,6 +402,21 @@ pub fn difference(configuration: &Configuration, control: &Configuration) -> Str
     }
 }
 
+/// Why the winner, this evaluation, has another rank than the first, where it has.
+///
+/// ```
+/// assert_eq!(tuner::report::winner_rank(7, 1), None);
+/// ```
+#[must_use]
+pub fn winner_rank(evaluation: usize, rank: usize) -> Option<String> {
+    (rank > 1).then(|| {
+        format!(
+            "The verified winner is evaluation {evaluation}, which has rank {rank}: ranks go by what the search measured. The model \
+             chooses what is verified, and the fresh runs of the verification decide."
+        )
+    })
+}
+
 impl Finding {
     /// The objective is shown to be better, and nothing that the specification forbids is shown.
     #[must_use]
@@ -421,6 +442,7 @@ impl ArmResult {
             detectable: BTreeMap::new(),
             faults: Vec::new(),
             unsteady: Vec::new(),
+            few_requests: None,
             runs: 0,
             blocks: 0,
             runs_blocks: Vec::new(),
@@ -503,6 +525,16 @@ impl Report {
         })
     }
 
+    /// Why the verified winner is not the first in the order of the evaluations, where it is not.
+    #[must_use]
+    pub fn winner_rank(&self) -> Option<String> {
+        let winner = self.winner().filter(|_| self.finding.is_better())?;
+        let ranked = self.ranked();
+        let mut ranked = (1..).zip(ranked);
+        let (rank, record) = ranked.find(|(_, it)| it.configuration == winner.configuration)?;
+        winner_rank(record.number, rank)
+    }
+
     /// Since when the control of the search ran, and why it was started again, in words; empty
     /// where each evaluation started it.
     #[must_use]
@@ -538,9 +570,10 @@ impl Report {
 mod tests {
     use host::Roots;
 
-    use super::{Finding, Report};
+    use super::{ArmResult, Finding, Report};
     use crate::assignment::Measured;
     use crate::evaluation::{Measurement, Outcome};
+    use crate::ledger::PlannedArm;
 
     #[test]
     fn a_violated_evaluation_names_what_it_broke_and_how_far() {
@@ -579,6 +612,44 @@ mod tests {
         );
         assert_eq!(of(Outcome::Completed, None, &excess[1..]), None);
         assert_eq!(of(Outcome::Aborted, Some("slow"), &excess).unwrap(), "slow");
+    }
+
+    #[test]
+    fn a_winner_that_is_not_the_first_of_the_table_says_why() {
+        let text = r#"{
+            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
+            "target": { "start": ["true"] },
+            "workload": { "command": ["true"], "parse": "wrk" },
+            "objective": { "metric": "latency_p99_us" } }"#;
+        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let at = |x: i64| bayes_opt::Configuration([("x".to_owned(), x.into())].into());
+        let mut report = crate::experiment::begin(&spec);
+        for (number, x, score) in [(1, 5, 0.0), (2, 3, -0.2), (3, 8, -0.5), (4, 3, -0.1)] {
+            let measurement = Measurement {
+                score,
+                score_variance: 0.0,
+                ratio: None,
+                excess: [].into(),
+                excess_variance: [].into(),
+            };
+            let measured = Measured {
+                outcome: Outcome::Completed,
+                measurement: Some(measurement),
+                ..Measured::failed(String::new())
+            };
+            report.evaluations.push(measured.record(number, at(x)));
+        }
+        let verified = |x: i64| ArmResult::of(&PlannedArm::candidate(1, at(x)));
+        report.verification = vec![verified(3)];
+        assert_eq!(report.winner_rank(), None, "nothing is shown yet");
+        report.finding = Finding::Improvement;
+        let why = report.winner_rank().unwrap();
+        assert!(
+            why.starts_with("The verified winner is evaluation 2, which has rank 2: "),
+            "{why}"
+        );
+        report.verification = vec![verified(8)];
+        assert_eq!(report.winner_rank(), None);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use latency_stats::{Interval, mean_interval};
 
+use crate::capacity;
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
 use crate::report::{
-    ArmResult, EvaluationRecord, Finding, Report, change, confidence_percent, score_text,
-    significant,
+    ArmResult, EvaluationRecord, Finding, Recommended, Report, change, confidence_percent,
+    score_text, significant,
 };
-use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
+use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
 
 /// A number of things: `1 alarm`, `2 alarms`.
 #[must_use]
@@ -50,14 +51,26 @@ pub(crate) fn of(report: &Report, objective: &str) -> String {
         };
     };
     let Some(interval) = winner.ratios.get(objective) else {
-        let why = winner
-            .faults
-            .first()
-            .or_else(|| winner.without_interval.get(objective))
-            .map_or("it was stopped early", String::as_str);
+        let why = without_interval(report, winner, objective);
         return format!("The winner could not be verified ({why}). There is no result.");
     };
     verified(report, winner, objective, interval)
+}
+
+/// Why the objective of a winner has no interval.
+fn without_interval(report: &Report, winner: &ArmResult, objective: &str) -> String {
+    let known = winner.faults.first();
+    if let Some(why) = known.or_else(|| winner.without_interval.get(objective)) {
+        return why.clone();
+    }
+    match (report.interrupted, winner.runs) {
+        (Some(signal), _) => format!("signal {signal} ended the verification"),
+        (None, 0) => "the verification has no run that came to its end".to_owned(),
+        (None, _) if winner.means.get(objective) == Some(&(0.0, 0.0)) => {
+            format!("{objective} was 0 on both sides")
+        }
+        (None, _) => format!("no run has measured {objective}"),
+    }
 }
 
 fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Interval) -> String {
@@ -91,6 +104,9 @@ fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
     }
     if report.finding.is_better() {
         text.push_str(&of_guards(report, winner));
+    }
+    if let Some(said) = capacity::overload(report, winner) {
+        let _ = write!(text, " {said}");
     }
     text
 }
@@ -247,18 +263,8 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
     if !missing.is_empty() {
         let _ = write!(text, " Not measured: {}.", missing.join(", "));
     }
-    let workload = report.spec.workload.as_ref();
-    let is_closed = |workload: &WorkloadSpec| workload.load_loop() == LoadLoop::Closed;
-    let is_measured = winner.guards.iter().any(|it| it.at_saturation);
-    if !is_measured && workload.is_some_and(|workload| !is_closed(workload)) {
-        let mut arms = report.verification.iter();
-        let capacity = arms.find(|arm| arm.capacity_of.as_ref() == Some(&winner.name));
-        let fault = capacity.and_then(|arm| arm.faults.first());
-        let why = fault.map_or(
-            "the load may be too low to saturate the service",
-            String::as_str,
-        );
-        let _ = write!(text, " Capacity was not measured: {why}.");
+    if let Some(said) = capacity::not_measured(report, winner) {
+        let _ = write!(text, " {said}");
     }
     text
 }
@@ -282,7 +288,15 @@ fn nothing_to_verify(report: &Report) -> String {
     };
     let ranked = report.ranked();
     let better: Vec<&&EvaluationRecord> = ranked.iter().filter(looks_better).collect();
+    let is_control = |it: &Recommended| it.configuration == report.control;
+    let expects_none = report.recommended.as_ref().is_some_and(is_control);
     let completed = better.iter().find(|it| it.outcome == Outcome::Completed);
+    if let (Some(record), false) = (completed, expects_none) {
+        return format!(
+            "Nothing was verified: evaluation {} looked better than the control, and the service or its load has drifted since; {NONE}",
+            record.number
+        );
+    }
     if let (Some(record), Some(objective)) = (completed, &report.spec.objective) {
         let measured = record.measurement.as_ref();
         let (score, variance) = measured.map_or((0.0, 0.0), |it| (it.score, it.score_variance));
@@ -305,7 +319,14 @@ fn nothing_to_verify(report: &Report) -> String {
             "Only configurations that broke a constraint looked better than the control (evaluations {numbers}): {NONE}"
         );
     }
-    format!("No configuration looked better than the control: {NONE}")
+    match (is_ratio, expects_none) {
+        (true, _) => format!("No configuration looked better than the control: {NONE}"),
+        // Values of different times are no comparison with the control.
+        (false, true) => {
+            format!("The model expects no configuration to be better than the control: {NONE}")
+        }
+        (false, false) => format!("No configuration but the control was completed: {NONE}"),
+    }
 }
 
 /// A constraint that the control is shown to break, by its blocks in all evaluations, with what it

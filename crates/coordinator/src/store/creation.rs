@@ -63,16 +63,16 @@ pub struct Once {
 /// A key is remembered for a day.
 const ONCE_MS: i64 = 86_400_000;
 
-/// The experiment that a request has made or changed already, inside a transaction. The key of one
-/// that was deleted since is forgotten.
+/// The experiment that a request has made or changed already, inside a transaction. A key outlives
+/// its experiment: a request that is sent again after a deletion must not carry out anything.
 pub(super) fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Error> {
     database.execute(
-        "DELETE FROM requests WHERE created_ms < $1 \
-         OR NOT EXISTS (SELECT 1 FROM experiments e WHERE e.id = requests.experiment)",
+        "DELETE FROM requests WHERE created_ms < $1",
         &[(now_ms() - ONCE_MS).into()],
     )?;
     let rows = database.query(
-        "SELECT fingerprint, experiment FROM requests WHERE key = $1",
+        "SELECT r.fingerprint, r.experiment, e.id FROM requests r \
+         LEFT JOIN experiments e ON e.id = r.experiment WHERE r.key = $1",
         &[once.key.as_str().into()],
     )?;
     let Some(row) = rows.first() else {
@@ -83,7 +83,14 @@ pub(super) fn made_before(database: &mut Database, once: &Once) -> Result<Option
             "this Idempotency-Key came with another request: use a new key".into(),
         ));
     }
-    Ok(row[1].int())
+    let id = row[1].int();
+    match (id, row[2].int()) {
+        (Some(id), None) => Err(Error::Gone(format!(
+            "the request with this Idempotency-Key was carried out already, and experiment {id} was deleted since: to carry it \
+             out again, use a new key"
+        ))),
+        _ => Ok(id),
+    }
 }
 
 /// Remembers that a request has made or changed an experiment, inside a transaction.

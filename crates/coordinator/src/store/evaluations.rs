@@ -7,9 +7,11 @@ use serde::Deserialize;
 use tuner::evaluation::{Block, Measurement, Outcome};
 use tuner::experiment::BY_USER;
 use tuner::report::{EvaluationRecord, Failure};
+use tuner::spec::{Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::experiments::{State, find};
+use super::queue::is_queue_paused;
 use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 
@@ -272,6 +274,10 @@ pub(super) fn import(
     Ok(())
 }
 
+/// The order from the best to the worst, in SQL: by how they ended, then by score.
+const BEST_FIRST: &str = "CASE outcome WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 \
+    WHEN 'violated' THEN 3 WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number";
+
 impl Store {
     /// The evaluations of an experiment from number `from` on, in order, without what their
     /// services printed.
@@ -335,10 +341,7 @@ impl Store {
         let (rows, count) = self.read(|database| {
             let rows = database.query(
                 &format!(
-                    "SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
-                     WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 WHEN 'violated' THEN 3 \
-                     WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number \
-                     LIMIT $2 OFFSET $3"
+                    "SELECT {COLUMNS_OF_MANY} FROM evaluations WHERE experiment = $1 ORDER BY {BEST_FIRST} LIMIT $2 OFFSET $3"
                 ),
                 &[id.into(), take.into(), skip.into()],
             )?;
@@ -353,6 +356,33 @@ impl Store {
             .map(|cells| row(cells))
             .collect::<Result<_, _>>()?;
         Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
+    }
+
+    /// The evaluations of one configuration that have ended, best first, each with its rank among
+    /// all that have ended.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn ranks(
+        &self,
+        id: i64,
+        configuration: &Configuration,
+    ) -> Result<Vec<(usize, usize)>, Error> {
+        let configuration = to_json(configuration)?;
+        let rows = self.read(|database| {
+            database.query(
+                &format!(
+                    "SELECT number, place FROM (SELECT number, configuration, ROW_NUMBER() OVER (ORDER BY {BEST_FIRST}) AS place \
+                     FROM evaluations WHERE experiment = $1 AND outcome <> 'running') AS ranked \
+                     WHERE configuration = $2 ORDER BY place"
+                ),
+                &[id.into(), configuration.as_str().into()],
+            )
+        })?;
+        let pairs = rows
+            .iter()
+            .map(|row| (usize_of(&row[0]), usize_of(&row[1])));
+        Ok(pairs.collect())
     }
 
     /// Gives evaluations their blocks.
@@ -571,6 +601,11 @@ impl Store {
                 "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running' AND on_workers = 0",
                 &[State::Queued.name().into()],
             )?;
+            // What they waited for has happened, or is found out again.
+            database.execute(
+                "UPDATE experiments SET message = NULL WHERE state = $1 AND on_workers = 0",
+                &[State::Queued.name().into()],
+            )?;
             Ok(recovered)
         })
     }
@@ -578,8 +613,9 @@ impl Store {
 
 /// What ran when the last coordinator ended, and what becomes of it, in words.
 fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
+    let is_paused = is_queue_paused(database)?;
     let running = database.query(
-        "SELECT id, name, wish FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
+        "SELECT id, name, wish, spec, promotion FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
         &[],
     )?;
     let lost = database.query(
@@ -587,11 +623,17 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
          AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0) ORDER BY experiment, number",
         &[],
     )?;
+    // A paused queue does not hold what watches its promotion.
+    let is_watched = |row: &[Cell]| {
+        let spec = json::<Spec>(&row[3]);
+        spec.is_ok_and(|spec| spec.mode == Mode::Continuous) && row[4].text().is_some()
+    };
     let each = running.iter().map(|row| {
         let id = row[0].int().unwrap_or(0);
         let then = match row[2].text() {
             Some("stop") => "it is stopped, as a user wished",
             Some("pause") => "it is paused, as a user wished",
+            _ if is_paused && !is_watched(row) => "it waits until the queue is resumed",
             _ => "it goes on",
         };
         let evaluation = lost.iter().find(|row| row[0].int() == Some(id));

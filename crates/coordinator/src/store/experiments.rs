@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::Observation;
+use host::Roots;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changed;
@@ -252,9 +253,16 @@ impl ExperimentRow {
         } else if self.state == State::Running {
             Some("it is being measured again: stop it first, or wait for its new result")
         } else if self.report.imported && !self.report.verified_here {
-            Some(
-                "it was imported, so its improvement was shown on another host: verify it here first",
-            )
+            // A file can be changed, also one that this host has exported.
+            Some(match self.report.machine.is_here(&Roots::default()) {
+                Some(true) => "it was imported from a file: verify it here first",
+                Some(false) => {
+                    "it was imported, and its improvement was shown on another host: verify it here first"
+                }
+                None => {
+                    "it was imported, and may have been shown on another host: verify it here first"
+                }
+            })
         } else if !self.spec.changes_host() {
             Some(
                 "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration",
@@ -300,7 +308,7 @@ pub struct Summary {
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
-    /// The experiment that a queued one waits for, in words.
+    /// What an experiment waits for, in words: another one, or that the queue is resumed.
     pub waits: Option<String>,
     /// Workers on other hosts measure it.
     #[serde(skip)]
@@ -500,7 +508,7 @@ impl Store {
             })
             .collect::<Result<Vec<_>, Error>>();
         let mut all = all?;
-        waiting::say_what_waits(&mut all, &targets);
+        waiting::say_what_waits(&mut all, &targets, self.is_queue_paused()?);
         Ok(all)
     }
 
@@ -521,31 +529,6 @@ impl Store {
             )
         })?;
         Ok(rows.first().and_then(|row| row[0].int()))
-    }
-
-    /// Whether nothing new is begun until
-    /// [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`].
-    pub fn is_queue_paused(&self) -> Result<bool, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT value FROM counters WHERE name = 'queue_is_paused'",
-                &[],
-            )
-        })?;
-        Ok(rows.first().and_then(|row| row[0].int()) == Some(1))
-    }
-
-    pub(crate) fn set_queue_paused(&self, is_paused: bool) -> Result<(), Error> {
-        self.change(|database| {
-            database.execute(
-                "UPDATE counters SET value = $1 WHERE name = 'queue_is_paused'",
-                &[i64::from(is_paused).into()],
-            )?;
-            Ok(())
-        })
     }
 
     /// The experiment whose turn it is on this host, if any waits.

@@ -19,6 +19,15 @@ pub(super) fn end_of_queue(database: &mut Database) -> Result<i64, Error> {
     Ok(last.map_or_else(now_ms, |last| now_ms().max(last.saturating_add(1))))
 }
 
+/// Whether nothing new is begun, inside a transaction.
+pub(super) fn is_queue_paused(database: &mut Database) -> Result<bool, Error> {
+    let rows = database.query(
+        "SELECT value FROM counters WHERE name = 'queue_is_paused'",
+        &[],
+    )?;
+    Ok(rows.first().and_then(|row| row[0].int()) == Some(1))
+}
+
 impl State {
     /// What to do so that the experiment `id` measures what is enqueued; `None` where it does so by
     /// itself. `is_used_up`: its budget allows no further evaluation.
@@ -40,6 +49,25 @@ impl State {
 }
 
 impl Store {
+    /// Whether nothing new is begun until
+    /// [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn is_queue_paused(&self) -> Result<bool, Error> {
+        self.read(is_queue_paused)
+    }
+
+    pub(crate) fn set_queue_paused(&self, is_paused: bool) -> Result<(), Error> {
+        self.change(|database| {
+            database.execute(
+                "UPDATE counters SET value = $1 WHERE name = 'queue_is_paused'",
+                &[i64::from(is_paused).into()],
+            )?;
+            Ok(())
+        })
+    }
+
     /// Puts a configuration behind those that are enqueued; one of a request that is sent again is
     /// there already, or has been taken.
     pub(crate) fn enqueue(

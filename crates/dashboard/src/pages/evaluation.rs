@@ -66,6 +66,8 @@ struct EvaluationPage {
     host: Option<String>,
     configuration: Vec<Setting>,
     compared: Vec<Compared>,
+    /// What the requests of a block are too few for.
+    few_requests: Option<String>,
     metrics: Vec<String>,
     blocks: Vec<BlockRow>,
     is_running: bool,
@@ -99,6 +101,14 @@ fn block_rows(spec: &Spec, blocks: &[Block], metrics: &[String]) -> Vec<BlockRow
     rows.collect()
 }
 
+/// What the requests of a block are too few for, among all that was measured.
+fn too_few(spec: &Spec, blocks: &[Block]) -> Option<String> {
+    let metrics = blocks.iter().flat_map(|it| it.experiment.keys());
+    let blocks: Vec<&Block> = blocks.iter().collect();
+    let said = tuner::tail::too_few_requests(spec, metrics.map(String::as_str), &blocks)?;
+    Some(Names::of(spec).text(&said))
+}
+
 /// Why it ended as it did. Who killed it is shown to those who may see the audit log.
 fn reason(
     app: &App,
@@ -126,6 +136,8 @@ fn enqueued(summary: &Summary) -> String {
     let is_used_up = summary.evaluations >= summary.budget;
     let hint = summary.state.until_enqueued(summary.id, is_used_up);
     let hint = hint.filter(|_| !summary.always_on);
+    let waits = summary.waits.as_ref();
+    let hint = hint.or_else(|| waits.map(|why| format!("experiment {} {why}", summary.id)));
     let hint = hint.map_or_else(String::new, |hint| format!(" {}", sentence(&hint)));
     format!("The configuration is enqueued.{hint}")
 }
@@ -190,6 +202,7 @@ fn evaluation_page(
         host: record.host.clone(),
         configuration: settings.collect(),
         compared: format::compared(&row.spec, &record.blocks, &metrics),
+        few_requests: too_few(&row.spec, &record.blocks),
         blocks: block_rows(&row.spec, &record.blocks, &metrics),
         metrics: metrics
             .iter()

@@ -11,7 +11,7 @@ use tuner::report::difference;
 use tuner::sentence::sentence;
 use tuner::spec::Mode;
 
-use super::results::{Look, Results, results};
+use super::results::{Look, Results, results, winner_rank};
 use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, before_rollback, best, objective, page, status, told};
 use crate::access::{Role, Visitor};
@@ -193,6 +193,8 @@ struct ExperimentPage {
     best: String,
     objective: String,
     results: Results,
+    /// Why the winner is not the first of the table.
+    winner_rank: Option<String>,
     parameters: Vec<String>,
     queue: Vec<String>,
     promoted: Vec<String>,
@@ -206,6 +208,7 @@ struct ExperimentPage {
     verbs: Verbs,
     /// It waits for its turn, or is measured.
     is_active: bool,
+    queue_is_paused: bool,
     wall_time_min: String,
     has_verification: bool,
     /// How `mode = "continuous"` stands, in words.
@@ -306,6 +309,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
+        winner_rank: winner_rank(store, &row)?,
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
             .iter()
@@ -317,6 +321,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
+        queue_is_paused: store.is_queue_paused()?,
         verbs: Verbs::of(&row, role, has_measured, &now),
         wall_time_min: row
             .budget()

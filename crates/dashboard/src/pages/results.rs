@@ -173,8 +173,8 @@ pub(super) struct Row {
     pub(super) number: usize,
     pub(super) outcome: String,
     pub(super) is_running: bool,
-    /// Its configuration is what the verification measured.
-    pub(super) mark: &'static str,
+    /// Its configuration is what the verification measured, or the row that says so.
+    pub(super) mark: String,
     pub(super) note: Option<String>,
     pub(super) cells: Vec<Shown>,
 }
@@ -510,26 +510,66 @@ fn head(key: &str, label: &str, look: &Look) -> Head {
     }
 }
 
+/// What the verification says of configurations, with the best evaluation of each.
+type Marks = BTreeMap<String, (&'static str, Option<usize>)>;
+
 /// What the verification says of configurations, for the marks in the table.
-fn marks(row: &ExperimentRow) -> BTreeMap<String, &'static str> {
+fn marks(store: &Store, row: &ExperimentRow) -> Result<Marks, Error> {
     let planned = row.plan.iter().flatten().filter(|arm| arm.is_candidate);
-    let mut marks: BTreeMap<String, &'static str> = planned
-        .map(|arm| (key(&arm.configuration), "in verification"))
+    let mut marks: BTreeMap<String, (&'static str, &Configuration)> = planned
+        .map(|arm| {
+            (
+                key(&arm.configuration),
+                ("in verification", &arm.configuration),
+            )
+        })
         .collect();
     let verified = row
         .report
         .verification
         .iter()
         .filter(|arm| arm.is_candidate);
-    marks.extend(verified.map(|arm| (key(&arm.configuration), "verified")));
+    marks.extend(verified.map(|arm| (key(&arm.configuration), ("verified", &arm.configuration))));
     if let Some(winner) = row.report.winner() {
         let mark = match row.report.finding.is_better() {
             true => "verified winner",
             false => "verified",
         };
-        marks.insert(key(&winner.configuration), mark);
+        let configuration = &winner.configuration;
+        marks.insert(key(configuration), (mark, configuration));
     }
-    marks
+    let best = marks.into_iter().map(|(key, (mark, configuration))| {
+        let best = store.ranks(row.id, configuration)?.first().map(|it| it.0);
+        Ok((key, (mark, best)))
+    });
+    best.collect()
+}
+
+/// The mark of an evaluation: a configuration that was evaluated several times has its mark once.
+fn mark(marks: &Marks, record: &EvaluationRecord) -> String {
+    match marks.get(&key(&record.configuration)) {
+        Some((_, Some(best))) if *best != record.number => format!("same as {best}"),
+        Some((mark, _)) => (*mark).to_owned(),
+        None => String::new(),
+    }
+}
+
+/// Why the verified winner is not the first of the table, where it is not.
+///
+/// # Errors
+/// What the store says.
+pub(crate) fn winner_rank(store: &Store, row: &ExperimentRow) -> Result<Option<String>, Error> {
+    let winner = row
+        .report
+        .winner()
+        .filter(|_| row.report.finding.is_better());
+    let Some(winner) = winner else {
+        return Ok(None);
+    };
+    let ranks = store.ranks(row.id, &winner.configuration)?;
+    Ok(ranks
+        .first()
+        .and_then(|(number, rank)| tuner::report::winner_rank(*number, *rank)))
 }
 
 fn key(configuration: &Configuration) -> String {
@@ -566,7 +606,7 @@ pub(super) fn results(
         head(&choice.key, label, look)
     });
     let heads = heads.collect();
-    let marks = marks(row);
+    let marks = marks(store, row)?;
     let names = Names::of(&row.spec);
     let needs_blocks = shown
         .iter()
@@ -591,10 +631,7 @@ pub(super) fn results(
             number: record.number,
             outcome: outcome_of(found),
             is_running: found.is_running,
-            mark: marks
-                .get(&key(&record.configuration))
-                .copied()
-                .unwrap_or_default(),
+            mark: mark(&marks, record),
             note: record.note.clone(),
             cells: shown.iter().map(|choice| cells.of(&choice.key)).collect(),
         });
@@ -650,6 +687,26 @@ mod tests {
         for wrong in ["page=abc", "outcome=good", "sorted=rank"] {
             assert!(Look::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn one_row_alone_is_the_winner() {
+        let record = |number: usize, x: i64| {
+            let text = format!(
+                r#"{{ "number": {number}, "configuration": {{ "x": {x} }}, "outcome": "completed",
+                    "blocks": [], "duration_s": 1, "own_cpu_s": 0 }}"#
+            );
+            serde_json::from_str::<EvaluationRecord>(&text).unwrap()
+        };
+        let winner = record(7, 3);
+        let marks: Marks = [(
+            key(&winner.configuration),
+            ("verified winner", Some(winner.number)),
+        )]
+        .into();
+        assert_eq!(mark(&marks, &winner), "verified winner");
+        assert_eq!(mark(&marks, &record(9, 3)), "same as 7");
+        assert_eq!(mark(&marks, &record(8, 4)), "");
     }
 
     #[test]

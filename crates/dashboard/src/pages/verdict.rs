@@ -26,6 +26,8 @@ pub(super) struct Verdict {
     pub(super) means: Option<(String, String)>,
     /// Why the means say the opposite of the change, where they do.
     pub(super) contrast: Option<&'static str>,
+    /// What the requests of a block are too few for.
+    pub(super) few_requests: Option<String>,
     /// Constraints and guards.
     pub(super) lines: Vec<Line>,
     pub(super) settings: Vec<String>,
@@ -130,6 +132,9 @@ impl Verdict {
             contrast: winner
                 .is_some_and(|winner| winner.is_against_means(&objective.metric))
                 .then_some(AGAINST_MEANS),
+            few_requests: winner
+                .and_then(|it| it.few_requests.as_ref())
+                .map(|it| names.text(it)),
             means: means.map(|(control, arm)| (unit.mean(*control), unit.mean(*arm))),
             lines,
             settings: report.settings.clone(),

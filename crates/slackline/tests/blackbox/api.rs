@@ -390,6 +390,21 @@ fn a_request_that_is_sent_again_makes_one_experiment() {
         server.get("/experiments?limit=1").as_array().unwrap().len(),
         1
     );
+    // The key outlives its experiment.
+    let deleted = answer(
+        "DELETE",
+        &server.url("/experiments/2"),
+        &[("authorization", write.as_str())],
+        "",
+    );
+    assert_eq!(deleted.status(), 204);
+    let mut gone = make("k2", "a");
+    assert_eq!(gone.status(), 410);
+    let why: Value = gone.body_mut().read_json().unwrap();
+    let why = why["detail"].as_str().unwrap();
+    assert!(why.contains("experiment 2 was deleted since"), "{why}");
+    assert_eq!(make("k2", "b").status(), 422);
+    assert_eq!(server.get("/experiments").as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -91,6 +91,36 @@ fn check_of_a_good_specification_changes_nothing() {
     assert!(!toy.path("state").exists());
 }
 
+/// What a run at work has in force needs no restore.
+#[test]
+fn check_names_the_run_whose_values_are_in_force() {
+    let mut toy = Toy::new();
+    let began = toy.path("began");
+    toy.load_after(&format!("touch {}; sleep 20", began.display()));
+    toy.tune(&[]);
+    let file = toy.path("experiment.json");
+    let check = || Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
+    let mut at_work = toy.tune_in_background();
+    toy.wait_for("began");
+    let said = check().saying(&["values of another run are in force", "is at work"]);
+    let pid = format!("pid {}", at_work.id());
+    assert!(said.stderr.contains(&pid), "{}", said.stderr);
+    assert!(!said.stderr.contains(" restore`"), "{}", said.stderr);
+    at_work.kill().unwrap();
+    at_work.wait().unwrap();
+    let state = toy.path("state").display().to_string();
+    check().saying(&[&format!(
+        "run `slackline --state-dir {state} restore` first"
+    )]);
+    toy.restore().with_code(0);
+    let said = check();
+    assert!(
+        !said.stderr.contains("values of another run"),
+        "{}",
+        said.stderr
+    );
+}
+
 #[test]
 fn check_names_programs_that_are_missing_and_all_ranges() {
     let toy = Toy::new();

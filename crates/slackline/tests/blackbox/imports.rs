@@ -188,3 +188,39 @@ fn what_no_experiment_has_is_refused_with_its_line_and_key() {
         .does(&["import", file.to_str().unwrap()])
         .with_code(0);
 }
+
+#[test]
+fn a_report_of_this_host_is_not_said_to_be_of_another() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let id = server.improved().to_string();
+    let exported = server.does(&["export", &id]).with_code(0).stdout;
+    let mut report: Value = serde_json::from_str(&exported).unwrap();
+    let own = report["machine"]["id"].clone();
+    let refused = |report: &Value| {
+        let file = written(&toy, report);
+        let imported = server.does(&["import", file.to_str().unwrap()]);
+        let imported = imported.with_code(0).stdout;
+        let refused = server.does(&["promote", imported.trim()]).with_code(2);
+        refused
+            .saying(&["it was imported", "verify it here first"])
+            .stderr
+    };
+    // A host without /etc/machine-id does not know its own reports.
+    let (ours, theirs) = match own.is_string() {
+        true => ("imported from a file", "was shown on another host"),
+        false => ("may have been shown", "may have been shown"),
+    };
+    let said = refused(&report);
+    assert!(said.contains(ours), "{said}");
+    report["machine"]["id"] = json!("00112233445566778899aabbccddeeff");
+    let said = refused(&report);
+    assert!(said.contains(theirs), "{said}");
+    // Reports of earlier versions have no such number.
+    report["machine"].as_object_mut().unwrap().remove("id");
+    let said = refused(&report);
+    assert!(
+        said.contains("may have been shown on another host"),
+        "{said}"
+    );
+}

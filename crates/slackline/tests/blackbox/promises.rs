@@ -24,28 +24,116 @@ fn slow_toy(evaluations: usize) -> Toy {
     toy
 }
 
-#[test]
-fn the_client_of_the_manual_makes_an_experiment_and_promotes_it() {
-    let mut toy = toy();
-    toy.spec["budget"]["evaluations"] = json!(4);
+/// The client of the manual, which sends this toy's specification as TOML.
+fn client_of_manual(toy: &Toy) -> Command {
     let manual = include_str!("../../../../docs/api.md");
     let program = manual.split("```python\n").nth(1).unwrap();
     let program = program.split("```").next().unwrap();
     std::fs::write(toy.path("client.py"), program).unwrap();
-    // The client sends TOML.
     let spec = toml::Table::try_from(&toy.spec).unwrap();
     std::fs::write(toy.path("spec.toml"), spec.to_string()).unwrap();
-    let server = Server::start(&toy);
     let mut client = Command::new("python3");
     client
         .arg(toy.path("client.py"))
         .arg(toy.path("state"))
         .arg(toy.path("spec.toml"));
-    let ended = Ended::of(client).with_code(0);
+    client
+}
+
+#[test]
+fn the_client_of_the_manual_makes_an_experiment_and_promotes_it() {
+    let mut toy = toy();
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let ended = Ended::of(client_of_manual(&toy)).with_code(0);
     assert!(ended.stdout.starts_with("Shown: "), "{}", ended.stdout);
     assert_ne!(toy.knob(), FIRST);
     server.does(&["rollback", "1"]).with_code(0);
     assert_eq!(toy.knob(), FIRST);
+}
+
+#[test]
+fn the_client_of_the_manual_waits_through_a_restart_of_the_server() {
+    let toy = slow_toy(6);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let server = Server::start_at(&toy, &address);
+    let mut client = client_of_manual(&toy);
+    let client = client.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let client = client.spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.get("/experiments")[0]["state"] != "running" {
+        assert!(Instant::now() < end, "nothing runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.kill();
+    // Longer than the client waits between two requests.
+    std::thread::sleep(Duration::from_secs(3));
+    let server = Server::start_at(&toy, &address);
+    let ended = client.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&ended.stdout);
+    assert!(stdout.starts_with("Shown: "), "{stdout}{stderr}");
+    server.does(&["rollback", "1"]).with_code(0);
+}
+
+#[test]
+fn a_command_without_a_server_says_how_to_start_it() {
+    let toy = slow_toy(1);
+    let state = toy.path("state").display().to_string();
+    let start = format!("start it with `slackline --state-dir {state} serve`");
+    let ls = || Ended::of(toy.slackline(&["experiments", "ls"])).with_code(2);
+    ls().saying(&[
+        "no server has run with the state directory ",
+        &state,
+        &start,
+    ]);
+    Server::start(&toy).kill();
+    let ended = ls();
+    ended.saying(&["does not answer", "has ended", &state]);
+    let ended = ls().stderr;
+    assert!(
+        ended.to_lowercase().contains(&start.to_lowercase()),
+        "{ended}"
+    );
+}
+
+/// A queue that is paused holds what a restart has cut off: nothing promises that it goes on.
+#[test]
+fn nothing_promises_that_a_paused_queue_goes_on() {
+    let toy = slow_toy(30);
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["running"]);
+    server.wait_for_evaluation(id);
+    server.does(&["pause-queue"]).with_code(0);
+    server.end();
+    let server = Server::start(&toy);
+    let shown = server.does(&["show", &id.to_string()]).with_code(0).stdout;
+    let until = "waits until the queue is resumed: `slackline experiments resume-queue`";
+    assert!(shown.contains(until), "{shown}");
+    let page = page(&server.page("/experiments/1"), &server.token("read_token"));
+    assert!(page.contains("waits until the queue is resumed"), "{page}");
+    for promise in ["goes on after", "continues by itself"] {
+        assert!(
+            !shown.contains(promise) && !page.contains(promise),
+            "{promise}"
+        );
+    }
+    // Whatever would begin something says so, too.
+    let created = toy.path("again.json");
+    std::fs::write(&created, toy.spec.to_string()).unwrap();
+    let created = created.to_str().unwrap();
+    server
+        .does(&["create", created])
+        .with_code(0)
+        .saying(&[&format!("experiment 2 {until}")]);
+    server
+        .does(&["enqueue", "2", "x=7"])
+        .with_code(0)
+        .saying(&[&format!("experiment 2 {until}")]);
 }
 
 #[test]

@@ -6,6 +6,48 @@ use crate::continuous::{attached_once, read, wait_until};
 use crate::serve::Server;
 use crate::toy::{Ended, FIRST, Toy};
 
+/// The control of a later experiment is what an earlier one has promoted.
+#[test]
+fn a_tune_names_what_it_measures_of_an_earlier_promotion() {
+    let toy = Toy::new();
+    let server = Server::start(&toy);
+    server.improved();
+    let report = toy.path("report.json");
+    let tune = || {
+        let ended =
+            Ended::of(toy.tune(&["--evaluations", "1", "--json", report.to_str().unwrap()]));
+        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        (ended, report)
+    };
+    let warning = "the winner of experiment 1 (toy) is in force on this host: ";
+    let (ended, written) = tune();
+    assert!(!ended.stderr.contains(warning), "{}", ended.stderr);
+    assert_eq!(written["promoted_before"], Value::Null);
+    server.does(&["promote", "1"]).with_code(0);
+    let way = format!(
+        "slackline --state-dir {} experiments rollback 1",
+        toy.path("state").display()
+    );
+    let (ended, written) = tune();
+    assert!(ended.stdout.contains(warning), "{}", ended.stdout);
+    let ended = ended.saying(&[warning, &way]);
+    assert!(ended.stderr.contains("The control has"), "{}", ended.stderr);
+    let kept = written["promoted_before"][0].as_str().unwrap();
+    assert!(kept.starts_with(warning), "{kept}");
+    let spec = toy.path("experiment.json");
+    let check = || Ended::of(toy.slackline(&["check", spec.to_str().unwrap()])).with_code(0);
+    check().saying(&[warning]);
+    server.does(&["rollback", "1"]).with_code(0);
+    assert!(!check().stderr.contains(warning));
+    // What a command has promoted counts as well.
+    Ended::of(toy.tune(&["--promote"])).with_code(0);
+    let way = format!(
+        "slackline --state-dir {} promotions undo 1",
+        toy.path("state").display()
+    );
+    check().saying(&["promotion 1 (", &way]);
+}
+
 #[test]
 fn commands_and_server_show_each_other_s_promotions() {
     let toy = Toy::new();

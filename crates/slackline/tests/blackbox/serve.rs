@@ -493,7 +493,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert!(listed.contains("stopped, imported"), "{listed}");
     does(&["promote", &imported])
         .with_code(2)
-        .saying(&["shown on another host", "verify it here first"]);
+        .saying(&["it was imported", "verify it here first"]);
     let csv = does(&["export", &text, "--format", "csv"])
         .with_code(0)
         .stdout;
