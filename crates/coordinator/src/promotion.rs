@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use bayes_opt::Configuration;
-use tuner::live::{Changed, Live};
+use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode, TargetSpec};
 
@@ -34,8 +34,8 @@ impl Coordinator {
         if let Some(why) = has_vanished(&winner, &spec) {
             return Err(Error::Conflict(why));
         }
-        let changed = self.apply(&row, &spec, &winner)?.done;
-        if changed.is_empty() {
+        let done = self.apply(&row, &spec, &winner)?.done;
+        if done.is_empty() {
             self.store.set_promotion(id, None)?;
             return Err(Error::Conflict(
                 "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration"
@@ -44,7 +44,7 @@ impl Coordinator {
         }
         let promotion = Promotion {
             is_complete: true,
-            changed,
+            done,
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
@@ -143,7 +143,7 @@ impl Coordinator {
         }
         let begun = Promotion {
             is_complete: false,
-            changed: Vec::new(),
+            done: Changes::default(),
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
@@ -182,10 +182,13 @@ impl Coordinator {
         for id in all.into_iter().map(|it| it.id) {
             let row = self.store.experiment(id)?;
             let begun = row.in_force();
-            let begun = begun.filter(|it| !it.is_complete && it.changed.is_empty());
+            let begun = begun.filter(|it| !it.is_complete && it.done.is_empty());
             let Some(begun) = begun else { continue };
             let known = (!is_undone).then(|| Promotion {
-                changed: vec![UNKNOWN.to_owned()],
+                done: Changes {
+                    changed: vec![UNKNOWN.to_owned()],
+                    ..Changes::default()
+                },
                 ..begun.clone()
             });
             self.store.set_promotion(id, known.as_ref())?;
@@ -228,7 +231,7 @@ impl Coordinator {
     pub fn not_restored(&self, id: i64) -> Result<Vec<String>, Error> {
         let row = self.store.experiment(id)?;
         let rest = row.unfinished_rollback();
-        Ok(rest.map_or_else(Vec::new, |it| it.changed.clone()))
+        Ok(rest.map_or_else(Vec::new, |it| it.done.changed.clone()))
     }
 
     /// An error where the experiment may not be measured now.

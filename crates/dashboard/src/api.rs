@@ -549,10 +549,10 @@ pub(crate) async fn promote(
     let id = self::id(&id)?;
     let promoted = blocking(move || {
         let promotion = app.coordinator.promote(id)?;
-        Ok((promotion.changed, shown(&app.coordinator, id)?))
+        Ok((promotion.done, shown(&app.coordinator, id)?))
     });
-    let (changed, shown) = promoted.await?;
-    Ok((Extension(Detail(changed.join("; "))), Json(shown)))
+    let (done, shown) = promoted.await?;
+    Ok((Extension(Detail(done.sentences().join(" "))), Json(shown)))
 }
 
 /// An experiment after its rollback.
@@ -579,10 +579,11 @@ pub(crate) async fn roll_back(
     });
     let (changed, may_promote, shown) = rolled_back.await?;
     let left = changed.left.iter().map(|it| format!("not restored: {it}"));
-    let detail: Vec<String> = left.chain(changed.done.iter().cloned()).collect();
+    let done = changed.done.texts();
+    let detail: Vec<String> = left.chain(done.iter().cloned()).collect();
     let answer = RolledBack {
         shown,
-        rolled_back: changed.done,
+        rolled_back: done,
         may_promote,
     };
     Ok((Extension(Detail(detail.join("; "))), Json(answer)))

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bayes_opt::Configuration;
 use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
-use tuner::live::{Changed, Live, in_sentences};
+use tuner::live::{Changed, Changes, Live};
 use tuner::promotions::{PromotionRecord, Standing};
 
 use crate::{Done, message, print};
@@ -117,7 +117,8 @@ struct Served {
     is_in_force: bool,
     /// False: it was interrupted, and what it has changed is not known.
     is_complete: bool,
-    changed: Vec<String>,
+    #[serde(flatten)]
+    done: Changes,
     /// What the rollback could not restore, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_restored: Vec<String>,
@@ -133,7 +134,7 @@ impl Served {
             at: None,
             is_in_force: false,
             is_complete: true,
-            changed: Vec::new(),
+            done: Changes::default(),
             not_restored,
         }
     }
@@ -153,8 +154,7 @@ impl Served {
         if !self.is_complete {
             lines.push("   The promotion was interrupted: roll it back.".into());
         }
-        let changed = in_sentences(&self.changed);
-        lines.extend(changed.iter().map(|it| format!("   {it}")));
+        lines.extend(self.done.sentences().iter().map(|it| format!("   {it}")));
         lines.push(format!(
             "   `slackline experiments rollback {id}` undoes the promotion."
         ));
@@ -193,7 +193,7 @@ fn served(state_dir: &Path) -> Result<Vec<Served>, String> {
                 at: Some(it.at),
                 is_in_force: true,
                 is_complete: it.is_complete,
-                changed: it.changed,
+                done: it.done,
                 not_restored: Vec::new(),
             }));
         }
@@ -224,7 +224,7 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
         at: it["at"].as_str().and_then(|at| at.parse().ok()),
         is_in_force: true,
         is_complete: it["is_complete"] == true,
-        changed: crate::experiments::texts(&it["changed"]),
+        done: crate::experiments::done(it),
         not_restored: Vec::new(),
     });
     let in_part = answer["not_restored"].as_array().into_iter().flatten();
@@ -351,7 +351,7 @@ pub(crate) fn put_in_force(
     live.restore()?;
     let changed = promoted?;
     if !changed.done.is_empty() {
-        message(&format!("Promoted: {}", changed.done.join(", ")));
+        message(&format!("Promoted. {}", changed.done.sentences().join(" ")));
     }
     if let Some(listed) = &changed.listed {
         for line in boot_lines(&listed.boot_settings(&Roots::default())) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bayes_opt::Observation;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
-use tuner::live::Changed;
+use tuner::live::{Changed, Changes};
 use tuner::report::{Finding, Report};
 use tuner::sentence::counted;
 use tuner::spec::{BudgetSpec, Mode, Spec};
@@ -111,8 +111,9 @@ pub struct Promotion {
     /// It was written down before it was begun; what cut it off in between left it open how far it
     /// came.
     pub is_complete: bool,
-    /// What was changed: knobs and their values, files, `apply` steps.
-    pub changed: Vec<String>,
+    /// What was changed. Of a rollback that left something, that with the reasons.
+    #[serde(flatten)]
+    pub done: Changes,
     /// Knobs and files that a rollback could not restore, while it restored all else; rolling back
     /// again tries these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,9 +125,13 @@ pub struct Promotion {
 impl Promotion {
     /// What a rollback has left of this; nothing, where it restored everything.
     pub(crate) fn rest(at: jiff::Timestamp, changed: &Changed) -> Option<Self> {
+        let left = changed.left.iter().map(ToString::to_string);
         (!changed.left.is_empty()).then(|| Self {
             is_complete: true,
-            changed: changed.left.iter().map(ToString::to_string).collect(),
+            done: Changes {
+                changed: left.collect(),
+                ..Changes::default()
+            },
             left: changed.left.iter().map(|it| it.subject.clone()).collect(),
             at,
         })
@@ -495,7 +500,7 @@ impl Store {
                     promoted: promotion.as_ref().is_some_and(|it| it.left.is_empty()),
                     not_restored: promotion
                         .filter(|it| !it.left.is_empty())
-                        .map_or_else(Vec::new, |it| it.changed),
+                        .map_or_else(Vec::new, |it| it.done.changed),
                 })
             })
             .collect::<Result<Vec<_>, Error>>();
@@ -689,7 +694,7 @@ impl Store {
                 ))
             })?;
             set(database, id, "promotion", Cell::Null)?;
-            Ok(rest.changed.clone())
+            Ok(rest.done.changed.clone())
         })
     }
 

@@ -10,6 +10,7 @@ use tuner::assignment::Measured;
 use tuner::begun::{Begun, ControlRun};
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::live::Changes;
 use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 
@@ -381,7 +382,10 @@ fn a_queued_experiment_says_what_it_waits_for() {
         // A pause is enough: the two share no service that runs by itself.
         let promotion = Promotion {
             is_complete: true,
-            changed: vec!["x = 1".into()],
+            done: Changes {
+                changed: vec!["x = 1".into()],
+                ..Changes::default()
+            },
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };

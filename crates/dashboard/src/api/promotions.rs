@@ -7,6 +7,7 @@ use coordinator::store::{ExperimentRow, Store};
 use coordinator::{Coordinator, Error};
 use jiff::Timestamp;
 use serde::Serialize;
+use tuner::live::Changes;
 use tuner::promotions::PromotionRecord;
 use tuner::spec::Mode;
 
@@ -47,7 +48,8 @@ struct OfExperiment {
     /// Who promoted it, for tokens that may write.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    changed: Vec<String>,
+    #[serde(flatten)]
+    done: Changes,
 }
 
 /// Who promotes in continuous mode.
@@ -144,7 +146,7 @@ pub(crate) async fn promotions(State(app): Here, Extension(visitor): Who) -> Rep
                 name: summary.name,
                 at: it.at,
                 is_complete: it.is_complete,
-                changed: it.changed,
+                done: it.done,
             }));
         }
         Ok(InForce {
