@@ -412,10 +412,7 @@ impl Coordinator {
                 "this server is promoting something or rolling it back: try again in a few seconds"
                     .to_owned()
             }
-            HostError::Locked { pid: 0, .. } => {
-                "another Slackline command is starting and has the host: try again in a few seconds"
-                    .to_owned()
-            }
+            HostError::Locked { pid: 0, .. } => error.to_string(),
             HostError::Locked {
                 pid,
                 command,
