@@ -456,16 +456,16 @@ impl World for Host<'_> {
         &mut self,
         configuration: Option<&Configuration>,
     ) -> Result<Option<Applied>, TunerError> {
+        let row = self.coordinator.store.experiment(self.id);
+        let row = row.map_err(TunerError::from)?;
         if configuration.is_some() {
-            let report = self.coordinator.store.experiment(self.id);
-            let report = report.map_err(TunerError::from)?.report;
-            if let Some(why) = report.changed_template(self.spec) {
+            if let Some(why) = row.report.changed_template(self.spec) {
                 self.is_applied = true;
                 return Ok(Some(Err(why)));
             }
         }
         let promoted = match configuration {
-            Some(configuration) => self.live.promote(configuration),
+            Some(configuration) => self.live.promote(configuration, &row.served()),
             None => self.live.roll_back(&[]),
         };
         // After a refusal, what was applied so far is taken back; else there is nothing to take

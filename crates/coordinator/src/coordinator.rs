@@ -169,10 +169,11 @@ impl Coordinator {
     }
 
     /// What keeps the coordinator from its work, or will keep a user's command from it: a disk
-    /// that is full. The space that a rollback needs is taken again as soon as there is some.
+    /// that is full, or what is in force without its experiment. The space that a rollback needs is
+    /// taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
-        let own = self.own_trouble();
-        own.or_else(|| self.reserve.keep())
+        let own = self.own_trouble().or_else(|| self.reserve.keep());
+        own.or_else(|| self.unknown_promotion().ok().flatten())
     }
 
     fn own_trouble(&self) -> Option<String> {
@@ -293,6 +294,9 @@ impl Coordinator {
         self.settle_interrupted(is_undone.get(), report)?;
         for recovered in self.store.recover()? {
             report(&recovered);
+        }
+        if let Some(unknown) = self.unknown_promotion()? {
+            report(&unknown);
         }
         self.reserve.keep();
         Ok(())
@@ -528,6 +532,10 @@ fn is_of_earlier(error: &tuner::SpecError) -> bool {
 
 /// What a coordinator says while another Slackline, a `tune` for instance, has the host.
 fn waits(error: &HostError) -> String {
+    if matches!(error, HostError::Locked { pid, .. } if *pid == std::process::id()) {
+        return "waits until this server has ended a promotion or a rollback, then continues by itself"
+            .to_owned();
+    }
     format!(
         "waits until another Slackline command releases the host, then continues by itself: {error}"
     )

@@ -28,6 +28,7 @@ mod rollback;
 mod sitting;
 pub mod store;
 mod table;
+mod unknown;
 mod workers;
 
 pub use actions::{EVALUATIONS_MAX, TimeLimit, check_source};

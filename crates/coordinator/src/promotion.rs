@@ -90,6 +90,9 @@ impl Coordinator {
     /// Why nothing of an experiment may be promoted: the winner of another one is in force, or a
     /// rollback of another one has left what this one would change.
     pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
+        if let Some(why) = self.unknown_promotion()? {
+            return Ok(Some(why));
+        }
         let others = self.store.experiments()?.into_iter();
         let mut others = others.filter(|other| other.promoted && other.id != id);
         if let Some(other) = others.next() {
@@ -148,7 +151,7 @@ impl Coordinator {
             at: jiff::Timestamp::now(),
         };
         self.store.begin_promotion(row.id, &begun, may_promote)?;
-        let promoted = live.promote(configuration);
+        let promoted = live.promote(configuration, &row.served());
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
         let restored = live.restore();
@@ -219,9 +222,12 @@ impl Coordinator {
             let state = controller.state();
             self.store
                 .keep_continuous(id, state, None, &entries, None)?;
+            tuner::promotions::forget_experiment(&self.state_dir, id)?;
             return Ok(forgotten);
         }
-        self.store.forget_rest(id)
+        let forgotten = self.store.forget_rest(id)?;
+        tuner::promotions::forget_experiment(&self.state_dir, id)?;
+        Ok(forgotten)
     }
 
     /// What a rollback of this experiment could not restore, with the reasons.

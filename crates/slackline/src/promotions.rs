@@ -22,7 +22,7 @@ pub(crate) enum Command {
     },
     /// Put back what was in force before a promotion by `tune --promote` or `apply`, except files
     /// and knobs that somebody else has changed since. For an experiment, use `slackline
-    /// experiments rollback`.
+    /// experiments rollback`; if the server's database has lost the experiment, use this command.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,
@@ -45,7 +45,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     let roots = Roots::default();
     match command {
         Command::Ls { json } => {
-            let records = tuner::promotions::list(state_dir)?;
+            let mut records = tuner::promotions::list(state_dir)?;
             let served = match served(state_dir) {
                 Ok(served) => served,
                 Err(why) => {
@@ -53,6 +53,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     Vec::new()
                 }
             };
+            records.retain(|it| is_of_command(it, &served));
             if *json {
                 let listed = records.iter().map(|it| Listed::of(it, &roots));
                 let listed = listed.map(serde_json::to_value);
@@ -72,6 +73,17 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
         Command::Undo { number, json } => {
+            let records = tuner::promotions::list(state_dir)?;
+            let record = records.iter().find(|it| it.number == *number);
+            if let Some(by) = record.and_then(|it| it.served.as_ref())
+                && served(state_dir)
+                    .is_ok_and(|served| served.iter().any(|it| it.id == by.experiment))
+            {
+                anyhow::bail!(
+                    "experiment {0} has promoted it, and the server has to know of the rollback: `slackline experiments rollback {0}`",
+                    by.experiment
+                );
+            }
             let changes = tuner::promotions::undo(state_dir, &roots, *number)?;
             if *json {
                 print(&(serde_json::to_string_pretty(&changes)? + "\n"))?;
@@ -104,6 +116,13 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
     }
+}
+
+/// Whether a promotion in the list is none of these, which the server's database has: a command has
+/// made it, or an experiment that the database has lost.
+fn is_of_command(record: &PromotionRecord, served: &[Served]) -> bool {
+    let by = record.served.as_ref();
+    by.is_none_or(|by| served.iter().all(|it| it.id != by.experiment))
 }
 
 /// A promotion by an experiment of `slackline serve`.
@@ -284,6 +303,12 @@ fn text(record: &PromotionRecord, roots: &Roots) -> String {
         "{}  {}  promoted {:.0}: {state}",
         record.number, record.experiment, record.at
     )];
+    if let Some(by) = &record.served {
+        lines.push(format!(
+            "   Experiment {} of `slackline serve` promoted it. Its database does not have the experiment as promoted any more.",
+            by.experiment
+        ));
+    }
     for knob in &record.knobs {
         let said = said(&knob.standing(roots));
         lines.push(format!(

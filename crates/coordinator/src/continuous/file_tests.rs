@@ -71,7 +71,7 @@ impl Service {
         let configuration = ["x", "y"].map(|name| (name.to_owned(), Value::Int(20)));
         let configuration = Configuration(configuration.into());
         let mut live = Live::new(&spec, &path("state"), Interrupt::default()).unwrap();
-        live.promote(&configuration).unwrap();
+        live.promote(&configuration, &row.served()).unwrap();
         live.restore().unwrap();
         let mut host = live.host(&configuration);
         if let Some(boot_id) = boot_id {

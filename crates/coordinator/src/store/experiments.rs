@@ -6,6 +6,7 @@ use bayes_opt::Observation;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::{Changed, Changes};
+use tuner::promotions::Served;
 use tuner::report::{Finding, Report};
 use tuner::sentence::counted;
 use tuner::spec::{BudgetSpec, Mode, Spec};
@@ -185,6 +186,14 @@ impl ExperimentRow {
     /// The budget in force.
     pub fn budget(&self) -> &BudgetSpec {
         self.budget.as_ref().unwrap_or(&self.spec.budget)
+    }
+
+    /// Which one it is in the list of what is in force on a host.
+    pub(crate) fn served(&self) -> Served {
+        Served {
+            experiment: self.id,
+            made_ms: self.created_ms,
+        }
     }
 
     /// What of it is in force: not what a rollback could not restore.

@@ -25,7 +25,7 @@ const XATTR_LIST_MAX_BYTES: usize = 65_536;
 
 /// The file that a path really means: a symbolic link is followed, so that the link itself stays,
 /// also where there is nothing at its end yet.
-pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
+pub(super) fn link_target(path: &Path) -> Result<PathBuf, HostError> {
     let failed = |error: io::Error| HostError::read(path, &error);
     let mut path = std::path::absolute(path).map_err(failed)?;
     loop {
@@ -48,6 +48,13 @@ pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
         (Some(directory), Some(name)) => directory.join(name),
         _ => path,
     })
+}
+
+/// The file that a path really means, with every link and every `..` followed; the path itself
+/// where nobody can tell.
+#[must_use]
+pub fn target(path: &Path) -> PathBuf {
+    link_target(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else
@@ -185,7 +192,7 @@ impl Journal {
     /// [`HostError::Irreplaceable`] and [`HostError::Attribute`] (it was not touched either);
     /// [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
-        let path = target(path)?;
+        let path = link_target(path)?;
         let backup = self.save_found(&path)?;
         self.change_file(&path, backup, contents, |path| replace(path, contents))
     }
@@ -198,7 +205,7 @@ impl Journal {
     ///
     /// As of [`replace_file`](Self::replace_file).
     pub fn remove_file(&mut self, path: &Path) -> Result<bool, HostError> {
-        let path = target(path)?;
+        let path = link_target(path)?;
         if ordinary(&path)?.is_none() {
             return Ok(false);
         }

@@ -24,7 +24,7 @@ mod record;
 mod restore;
 mod together;
 
-pub use file::{Change, Former, check_replaceable, fingerprint};
+pub use file::{Change, Former, check_replaceable, fingerprint, target};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -355,7 +355,7 @@ impl Journal {
     ///
     /// [`HostError::Journal`]; [`HostError::Read`] of a link that leads nowhere.
     pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
-        let target = file::target(path)?;
+        let target = file::link_target(path)?;
         self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
     }
 

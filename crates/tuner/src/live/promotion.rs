@@ -1,6 +1,6 @@
 //! Promotions and rollbacks: a configuration is put in force and left there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bayes_opt::Configuration;
 use host::Knob;
@@ -10,7 +10,7 @@ use super::{Live, knobs};
 use crate::bench::Arm;
 use crate::control_files::{Before, ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
-use crate::promotions::{self, PromotionRecord};
+use crate::promotions::{self, PromotionRecord, Served};
 use crate::reapply::Reapply;
 use crate::scratch;
 use crate::target::{Instance, Side};
@@ -119,36 +119,41 @@ struct FormerFiles {
 }
 
 impl Live<'_> {
-    /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a
-    /// rollback: see [`roll_back`](Self::roll_back).
+    /// Applies a verified configuration of a server's experiment to the running system and leaves
+    /// it there: its knobs, and, for a service that Slackline did not start, its files and `apply`
+    /// steps. The control's is a rollback: see [`roll_back`](Self::roll_back). The list of
+    /// promotions ([`crate::promotions`]) has it until it is rolled back.
     ///
     /// # Errors
-    /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
-    pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
+    /// A knob or an `apply` step refuses, or the list cannot be written; everything is restored by
+    /// the next [`Live::restore`].
+    pub fn promote(
+        &mut self,
+        configuration: &Configuration,
+        by: &Served,
+    ) -> Result<Changed, TunerError> {
         match *configuration == self.spec.space.default_configuration() {
             true => self.roll_back(&[]),
-            false => self.put_in_force(configuration, false),
+            false => self.put_in_force(configuration, Some(by)),
         }
     }
 
-    /// As [`promote`](Self::promote), kept in the list of promotions ([`crate::promotions`]), by
-    /// which it can be undone.
+    /// As [`promote`](Self::promote), for a command: the list of promotions is what undoes it.
     ///
     /// # Errors
-    /// As [`promote`](Self::promote), and where the list cannot be written.
+    /// As [`promote`](Self::promote).
     pub fn promote_listed(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
-        self.put_in_force(configuration, true)
+        self.put_in_force(configuration, None)
     }
 
     fn put_in_force(
         &mut self,
         configuration: &Configuration,
-        is_listed: bool,
+        served: Option<&Served>,
     ) -> Result<Changed, TunerError> {
         let attached = self.spec.target.start.is_none();
         if attached {
-            self.keep_control_files(is_listed).map_err(refused)?;
+            self.keep_control_files(served.is_none()).map_err(refused)?;
         }
         let instance = self.prepare_promotion(configuration).map_err(refused)?;
         let knobs =
@@ -178,11 +183,10 @@ impl Live<'_> {
         if changed.done.is_empty() {
             return Ok(changed);
         }
-        if is_listed {
-            let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
-            let (dir, name) = (&self.state_dir, &self.spec.name);
-            changed.listed = Some(promotions::record(dir, name, &self.journal, reapply)?);
-        }
+        let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
+        let (dir, name) = (&self.state_dir, &self.spec.name);
+        let listed = promotions::record(dir, name, served, &self.journal, reapply)?;
+        changed.listed = served.is_none().then_some(listed);
         self.control_files_in_force(&instance).map_err(refused)?;
         let former = self.journal.promote_all()?.into_iter();
         let copies = former.map(|former| {
@@ -266,9 +270,18 @@ impl Live<'_> {
         });
         changed.done.copies = copies.collect();
         Reapply::forget(&self.state_dir);
+        let removed = files.removed.iter().map(|(path, _)| path);
+        let back: Vec<&Path> = files
+            .written
+            .iter()
+            .chain(removed)
+            .map(PathBuf::as_path)
+            .collect();
+        let knobs = knobs.into_iter().map(|(knob, _)| knob);
+        let knobs: Vec<Knob> = knobs.filter(|knob| is_done(knob)).collect();
+        promotions::rolled_back(&self.state_dir, &knobs, &back);
         if let Ok(mut kept) = ControlFiles::kept_in(&self.state_dir) {
-            let removed = files.removed.iter().map(|(path, _)| path);
-            for path in files.written.iter().chain(removed) {
+            for path in &back {
                 kept.roll_back(path);
             }
             // A full disk keeps nobody from rolling back.
@@ -339,8 +352,8 @@ impl Live<'_> {
     }
 
     /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or,
-    /// where one is in force already, before that one. A listed promotion has that in its list.
-    fn keep_control_files(&self, is_listed: bool) -> Result<(), Fault> {
+    /// one is in force already, before that one. The list alone has that of a command.
+    fn keep_control_files(&self, is_command_s: bool) -> Result<(), Fault> {
         if self.spec.target.files.is_empty() {
             return Ok(());
         }
@@ -355,7 +368,7 @@ impl Live<'_> {
             let earlier = earlier.filter(|it| it.is_in_force).cloned();
             let before = match &earlier {
                 Some(earlier) => earlier.before.clone(),
-                None if is_listed || instance.is_own(&path) => None,
+                None if is_command_s || instance.is_own(&path) => None,
                 None => Some(
                     Before::at(&path)
                         .map_err(|error| Fault::Harness(format!("{}: {error}", path.display())))?,
