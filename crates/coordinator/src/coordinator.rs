@@ -168,11 +168,13 @@ impl Coordinator {
             .map(|present| present.progress.clone())
     }
 
-    /// What keeps the coordinator from its work, or will keep a user's command from it: a disk
-    /// that is full, or what is in force without its experiment. The space that a rollback needs is
+    /// What keeps the coordinator from its work, or will keep a user's command from it: a database
+    /// that was moved away, a disk that is full, or what is in force without its experiment. The space that a rollback needs is
     /// taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
-        let own = self.own_trouble().or_else(|| self.reserve.keep());
+        let in_place = || self.store.check_in_place().err().map(|it| it.to_string());
+        let own = self.own_trouble().or_else(in_place);
+        let own = own.or_else(|| self.reserve.keep());
         own.or_else(|| self.unknown_promotion().ok().flatten())
     }
 
@@ -218,11 +220,14 @@ impl Coordinator {
         while !self.is_ending() {
             let worked = self.take_lock().and_then(|is_ours| {
                 if !is_ours {
+                    let pid = self.store.lock_holder();
+                    let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                     return Err(Error::Conflict(format!(
-                        "another `slackline serve` uses the store {}: waiting for its end",
+                        "another `slackline serve` uses the store {}{pid}: waiting for its end",
                         self.store.location()
                     )));
                 }
+                self.store.check_in_place()?;
                 if self.is_rolling_back() {
                     return Ok(false);
                 }

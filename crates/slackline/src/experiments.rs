@@ -616,7 +616,7 @@ fn show(it: &Value) -> String {
     if it["promotion"].is_object() {
         match not_restored(it) {
             Some(_) => lines.push(format!("Not restored by the rollback: {}.", rest_of(it))),
-            None => lines.extend(done(&it["promotion"]).sentences()),
+            None => lines.extend(self::done(&it["promotion"]).sentences()),
         }
     }
     lines.join("\n") + "\n"
