@@ -17,6 +17,7 @@ use super::record::{Action, Record};
 use super::{Journal, replace_private, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
 use crate::knob::Knob;
+use crate::roots::write_bytes;
 
 /// How long an attribute and a list of their names may be (include/uapi/linux/limits.h,
 /// `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -407,6 +408,33 @@ pub(super) fn replace(path: &Path, contents: &[u8]) -> Result<(), HostError> {
     }
     written?;
     path.parent().map_or(Ok(()), sync_directory).map_err(failed)
+}
+
+/// Gives an ordinary file new contents: by a rename, so that nobody sees half of it. Where there is
+/// no other way, the file is written in place: it has several hard links, is mounted itself, or its
+/// directory or attributes are not ours to write. Never makes the file.
+pub(crate) fn replace_or_write(path: &Path, contents: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    let contents = &*crate::roots::fake_kernel::answer(path, contents)?;
+    let path = link_target(path).map_err(|error| io_error(&error))?;
+    let in_place = || write_bytes(&path, contents).and_then(|()| File::open(&path)?.sync_all());
+    if fs::metadata(&path)?.nlink() > 1 {
+        return in_place();
+    }
+    match replace(&path, contents) {
+        Ok(()) => Ok(()),
+        Err(HostError::Attribute { .. }) => in_place(),
+        Err(error) => match error.errno() {
+            Some(libc::EBUSY | libc::EACCES | libc::EPERM | libc::EROFS | libc::ENAMETOOLONG) => {
+                in_place()
+            }
+            _ => Err(io_error(&error)),
+        },
+    }
+}
+
+fn io_error(error: &HostError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno().unwrap_or(libc::EIO))
 }
 
 fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), HostError> {

@@ -24,6 +24,7 @@ mod record;
 mod restore;
 mod together;
 
+pub(crate) use file::replace_or_write;
 pub use file::{Change, Former, check_replaceable, fingerprint, target};
 
 use std::collections::BTreeMap;
