@@ -148,3 +148,79 @@ fn a_database_of_another_user_is_refused_and_one_that_others_read_is_mended() {
         .with_code(2)
         .saying(&[&format!("{path} is owned by user 65534")]);
 }
+
+/// Set where the test runs in a mount namespace of its own.
+const INSIDE: &str = "SLACKLINE_TEST_OWN_MOUNTS";
+
+/// Runs this test again in a mount namespace of its own, whose mounts nobody else sees. `false`
+/// there.
+fn is_run_with_own_mounts(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
+    let run = std::process::Command::new("unshare")
+        .arg("--mount")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", name])
+        .env(INSIDE, "1")
+        .output();
+    let output = match run {
+        Ok(output) => output,
+        Err(error) => {
+            crate::toy::skip(&error);
+            return true;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("unshare failed") {
+        crate::toy::skip(&said);
+        return true;
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{said}");
+    assert!(printed.contains("1 passed"), "{printed}");
+    true
+}
+
+#[test]
+fn a_server_that_was_killed_while_its_disk_is_full_restores_the_host() {
+    let name = "database::a_server_that_was_killed_while_its_disk_is_full_restores_the_host";
+    if is_run_with_own_mounts(name) {
+        return;
+    }
+    let mut toy = toy();
+    toy.load_after(crate::signals::HANG_ON_EXPERIMENT);
+    let state = toy.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let does = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program).args(arguments).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let at = state.to_str().unwrap();
+    let options = ["-t", "tmpfs", "-o", "size=16m", "slackline-test", at];
+    if !does("mount", &options) {
+        return crate::toy::skip(&"a file system cannot be mounted here");
+    }
+    let server = Server::start(&toy);
+    let id = server.create();
+    toy.wait_for("measuring");
+    assert_ne!(toy.knob(), FIRST);
+    server.kill();
+    let filler = state.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    drop(file);
+    let server = Server::start(&toy);
+    wait_until("the host is restored", || toy.knob() == FIRST);
+    assert!(is_said(&toy, "an earlier run was killed; undone: "));
+    // What it cannot keep, it does not begin.
+    wait_until("the server says so", || readiness(&server) == 503);
+    assert_eq!(toy.knob(), FIRST);
+    std::fs::remove_file(&filler).unwrap();
+    wait_until("the server is ready", || readiness(&server) == 200);
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(server.end(), 128 + 15);
+    assert_eq!(toy.knob(), FIRST);
+    assert!(does("umount", &[at]));
+}
