@@ -413,6 +413,9 @@ impl Coordinator {
             let text =
                 serde_json::to_string(spec).map_err(|error| Error::Invalid(error.to_string()))?;
             let path = Path::new(&row.dir).join("experiment.json");
+            if !may_miss_templates {
+                tuner::spec::check_dir(&path)?;
+            }
             let checked = if may_miss_templates {
                 tuner::spec::check_begun(text, &path, &self.roots)
             } else {

@@ -1,8 +1,10 @@
 //! Promotions by hand, and what they and their unfinished rollbacks keep from being done.
 
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use bayes_opt::Configuration;
+use host::{Knob, Roots};
 use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode, TargetSpec};
@@ -108,7 +110,7 @@ impl Coordinator {
         }
         let spec = self.checked(&self.store.experiment(id)?)?;
         let mut barred = left.into_iter().filter_map(|(other, mut left)| {
-            left.retain(|subject| may_change(&spec, subject));
+            left.retain(|subject| may_change(&spec, subject, &self.roots));
             (!left.is_empty()).then(|| unfinished(other, &left))
         });
         Ok(barred.next())
@@ -315,7 +317,8 @@ pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<Str
     }
     let mut files = one.files.iter();
     let mut steps = one.apply.iter();
-    let file = files.find(|file| other.files.iter().any(|it| it.path == file.path));
+    let is_same = |one: &str, other: &str| host::is_same_file(one.as_ref(), other.as_ref());
+    let file = files.find(|file| other.files.iter().any(|it| is_same(&it.path, &file.path)));
     let mut is_same_step = || steps.any(|step| other.apply.contains(step));
     match file {
         Some(file) => Some(file.path.clone()),
@@ -335,10 +338,20 @@ fn has_vanished(winner: &Configuration, spec: &CheckedSpec) -> Option<String> {
     ))
 }
 
-/// Whether a promotion may change a knob or a file. Where variables name the file, nobody knows.
-fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
+/// Whether a promotion may change a knob or a file, by whatever name. Where variables name the
+/// file, nobody knows.
+fn may_change(spec: &CheckedSpec, subject: &str, roots: &Roots) -> bool {
+    let path = match subject.starts_with('/') {
+        true => PathBuf::from(subject),
+        false => Knob::Sysctl(subject.to_owned()).path(roots),
+    };
     let mut knobs = spec.knobs.values();
     let mut files = spec.target.files.iter();
-    knobs.any(|binding| binding.knob.to_string() == subject)
-        || files.any(|file| file.path == subject || file.path.contains('{'))
+    let is_it = |knob: &Knob| {
+        let is_path = !matches!(knob, Knob::Sched { .. } | Knob::Egress { .. });
+        knob.to_string() == subject || is_path && host::is_same_file(&knob.path(roots), &path)
+    };
+    knobs.any(|binding| is_it(&binding.knob))
+        || files
+            .any(|file| file.path.contains('{') || host::is_same_file(Path::new(&file.path), &path))
 }

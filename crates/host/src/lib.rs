@@ -53,7 +53,7 @@ pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{
     Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable,
-    fingerprint, replace_private, replace_synced, target,
+    fingerprint, is_same_file, replace_private, replace_synced, target,
 };
 pub use knob::{Knob, is_no_limit};
 pub use lock::{Lock, lock_holder};

@@ -58,6 +58,20 @@ pub fn target(path: &Path) -> PathBuf {
     link_target(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Whether two paths mean one file: by device and inode where both are there, as two hard links and
+/// two mounts of one file are, else by what they lead to.
+#[must_use]
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    if one == other {
+        return true;
+    }
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        (Err(_), Err(_)) => target(one) == target(other),
+        _ => false,
+    }
+}
+
 /// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else
 /// changed a file, which needs no protection against forgery.
 pub(super) fn fnv(bytes: &[u8]) -> u64 {

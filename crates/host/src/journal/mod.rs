@@ -25,7 +25,7 @@ mod restore;
 mod together;
 
 pub(crate) use file::replace_or_write;
-pub use file::{Change, Former, check_replaceable, fingerprint, target};
+pub use file::{Change, Former, check_replaceable, fingerprint, is_same_file, target};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bayes_opt::{Settings, Space, readable};
-use host::{HostError, Roots};
+use host::{HostError, Roots, is_same_file};
 
 use super::continuous::check_continuous;
 use super::cpus::{Pins, check_cpus};
@@ -73,6 +73,9 @@ const COUNT_MAX: usize = 1_000_000;
 
 /// How often the runs of a verification are looked at, at the most: each look costs confidence.
 const LOOKS_MAX: usize = 10;
+
+/// The most standard deviations that count as much as the mean: beyond it nothing else counts.
+const STD_WEIGHT_MAX: f64 = 1e6;
 
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration`
 /// do not take every number.)
@@ -309,7 +312,71 @@ fn check_words(spec: &Spec, source: &Source) -> Result<(), SpecError> {
 /// What can be told from the text alone.
 pub(super) fn check_alone(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     check_words(spec, source)?;
+    check_counts(spec, source)?;
     check_numbers(spec, source)
+}
+
+/// Checks the folder in which a specification would lie that is not in a file: commands run there.
+///
+/// # Errors
+/// The folder is none.
+pub fn check_dir(file: &Path) -> Result<(), SpecError> {
+    let dir = folder(file);
+    let why = match std::fs::metadata(&dir) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "is not a directory".to_owned(),
+        Err(error) => format!("cannot be used: {error}"),
+    };
+    Err(SpecError {
+        file: file.to_owned(),
+        line: None,
+        key: "dir".to_owned(),
+        message: format!(
+            "{} {why}. Give the directory in which commands run, and from which relative paths count",
+            dir.display()
+        ),
+    })
+}
+
+/// A file that is a knob is written for the knob alone.
+fn check_shared_files(
+    spec: &Spec,
+    target: &TargetSpec,
+    knobs: &BTreeMap<String, KnobBinding>,
+    source: &Source,
+    roots: &Roots,
+) -> Result<(), SpecError> {
+    for (index, file) in target.files.iter().enumerate() {
+        let path = Path::new(&file.path);
+        let is_it = |binding: &KnobBinding| is_same_file(&binding.knob.path(roots), path);
+        let mut parameters = spec.parameters.iter().enumerate();
+        let shared = parameters.find(|(_, it)| knobs.get(&it.name).is_some_and(is_it));
+        if let Some((place, parameter)) = shared {
+            let why = format!(
+                "{:?} is the knob of {} too (parameters[{place}]): make the value a part of the template, or remove the file",
+                file.path, parameter.name
+            );
+            return Err(source.error(&format!("target.files[{index}].path"), why));
+        }
+    }
+    Ok(())
+}
+
+/// The most evaluations that an experiment may have: its pages and its model must stay usable.
+pub const EVALUATIONS_MAX: usize = 100_000;
+
+/// Numbers of evaluations.
+fn check_counts(spec: &Spec, source: &Source) -> Result<(), SpecError> {
+    let within = |key: &str, count: usize, most: usize, why: &str| match count <= most {
+        true => Ok(()),
+        false => Err(source.error(key, format!("{count} must be at most {most}{why}"))),
+    };
+    let evaluations = spec.budget.evaluations;
+    within("budget.evaluations", evaluations, EVALUATIONS_MAX, "")?;
+    let why = ", the number of evaluations (budget.evaluations)";
+    within("verification.top", spec.verification.top, evaluations, why)?;
+    let initial = spec.search.initial_random.unwrap_or(0);
+    within("search.initial_random", initial, EVALUATIONS_MAX, "")
 }
 
 /// A command begins with its program.
@@ -358,6 +425,9 @@ pub(super) fn check_experiment(
     check_words(&spec, source)?;
     let space = check_space(&spec, source, roots, originals, templates)?;
     let dir = folder(source.path());
+    if templates == Templates::AreThere {
+        check_counts(&spec, source)?;
+    }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
     let mut workload = match &spec.workload {
@@ -371,6 +441,7 @@ pub(super) fn check_experiment(
     };
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
+    check_shared_files(&spec, &target, &space.knobs, source, roots)?;
     check_apply(&spec, &target, source)?;
     check_evaluation(&spec, &target, source)?;
     if spec.workload.is_some() {
@@ -558,11 +629,25 @@ fn check_target(
         }
         let key = format!("target.files[{index}].path");
         check_path(&key, &file.path, target, source)?;
-        if target.files[..index]
-            .iter()
-            .any(|other| other.path == file.path)
-        {
-            return Err(source.error(&key, format!("{:?} is written twice", file.path)));
+        let path = Path::new(&file.path);
+        let mut earlier = target.files[..index].iter().enumerate();
+        let same = earlier.find(|(_, other)| is_same_file(Path::new(&other.path), path));
+        if let Some((place, other)) = same {
+            let why = match other.path == file.path {
+                true => format!("{:?} is written twice", file.path),
+                false => format!(
+                    "{:?} and {:?} (target.files[{place}].path) are one file: remove one of the two",
+                    file.path, other.path
+                ),
+            };
+            return Err(source.error(&key, why));
+        }
+        if is_same_file(&template, path) {
+            let why = format!(
+                "{:?} is the template itself, and would be overwritten",
+                file.path
+            );
+            return Err(source.error(&key, why));
         }
         // Of what may only be seen by another user nothing is said.
         if templates == Templates::AreThere
@@ -683,7 +768,8 @@ fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecEr
     Ok(())
 }
 
-fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
+/// The ranges of single numbers.
+pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     let evaluation = &spec.evaluation;
     let positive = |key: &str, value: f64, zero: bool| {
         if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
@@ -771,6 +857,10 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     }
     if let Some(objective) = &spec.objective {
         positive("objective.std_weight", objective.std_weight, true)?;
+        if objective.std_weight > STD_WEIGHT_MAX {
+            let why = format!("must be at most {STD_WEIGHT_MAX}");
+            return Err(source.error("objective.std_weight", why));
+        }
     }
     if let Some(target) = &spec.target {
         time("target.stop.grace_s", target.stop.grace_s, true)?;

@@ -22,7 +22,9 @@ mod verification;
 
 pub use crate::load_loop::LoadLoop;
 use check::Templates;
-pub use check::{CheckedSpec, NAME_CHARS_MAX, check_wall_time, is_deceptive, is_line};
+pub use check::{
+    CheckedSpec, EVALUATIONS_MAX, NAME_CHARS_MAX, check_dir, check_wall_time, is_deceptive, is_line,
+};
 pub use config_errors::plain;
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
@@ -710,6 +712,15 @@ pub fn check_text(text: String, path: &Path) -> Result<Spec, SpecError> {
     let spec: Spec = source.parse()?;
     check::check_alone(&spec, &source)?;
     Ok(spec)
+}
+
+/// Checks the ranges of the numbers of a specification that was measured elsewhere.
+///
+/// # Errors
+/// The key of a number that is out of its range, and why.
+pub fn check_numbers(spec: &Spec) -> Result<(), SpecError> {
+    let source = locate::Source::new(Path::new("the report"), String::new());
+    check::check_numbers(spec, &source)
 }
 
 /// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is
