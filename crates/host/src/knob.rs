@@ -155,7 +155,7 @@ impl Knob {
         !is_named_as_kernel_s(path)
             && fs::metadata(&at).is_ok_and(|metadata| metadata.is_file())
             && rustix::fs::statfs(&at)
-                .is_ok_and(|found| !KERNEL_FILE_SYSTEMS.contains(&i64::from(found.f_type)))
+                .is_ok_and(|found| !KERNEL_FILE_SYSTEMS.contains(&found.f_type))
     }
 
     /// The present value, normalised: trimmed, blanks and tabs as single spaces, and of a choice

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use bayes_opt::Observation;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
-use tuner::live::{Changed, Changes};
 use tuner::promotions::Served;
 use tuner::report::{Finding, Report};
 use tuner::sentence::counted;
@@ -13,6 +12,7 @@ use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::entries::happened;
+use super::promotion::Promotion;
 use super::queue::end_of_queue;
 use super::{Store, json, name_of, to_json, usize_of, waiting};
 use crate::error::Error;
@@ -103,39 +103,6 @@ impl Wish {
             Self::Stop => "stop",
             Self::Verify => "verify",
         }
-    }
-}
-
-/// A configuration left in force on the host, and how it came there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promotion {
-    /// It was written down before it was begun; what cut it off in between left it open how far it
-    /// came.
-    pub is_complete: bool,
-    /// What was changed. Of a rollback that left something, that with the reasons.
-    #[serde(flatten)]
-    pub done: Changes,
-    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back
-    /// again tries these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<String>,
-    /// When, in UTC.
-    pub at: jiff::Timestamp,
-}
-
-impl Promotion {
-    /// What a rollback has left of this; nothing, where it restored everything.
-    pub(crate) fn rest(at: jiff::Timestamp, changed: &Changed) -> Option<Self> {
-        let left = changed.left.iter().map(ToString::to_string);
-        (!changed.left.is_empty()).then(|| Self {
-            is_complete: true,
-            done: Changes {
-                changed: left.collect(),
-                ..Changes::default()
-            },
-            left: changed.left.iter().map(|it| it.subject.clone()).collect(),
-            at,
-        })
     }
 }
 

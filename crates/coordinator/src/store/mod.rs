@@ -17,6 +17,7 @@ mod database;
 mod entries;
 mod evaluations;
 mod experiments;
+mod promotion;
 mod queue;
 mod schema;
 #[cfg(test)]
@@ -34,7 +35,8 @@ pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Point, Running, Tally};
 pub(crate) use experiments::unfinished;
-pub use experiments::{ExperimentRow, Promotion, State, Summary, Wish};
+pub use experiments::{ExperimentRow, State, Summary, Wish};
+pub use promotion::Promotion;
 use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;
 

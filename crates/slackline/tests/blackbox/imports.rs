@@ -204,10 +204,15 @@ fn a_number_has_one_form_and_a_directory_is_one() {
     let absent = absent.display().to_string();
     for (dir, status, said) in [
         ("relative", 400, "dir must be an absolute path".to_owned()),
-        (&absent, 422, format!("{absent} cannot be used: No such file")),
+        (
+            &absent,
+            422,
+            format!("{absent} cannot be used: No such file"),
+        ),
         (&file, 422, format!("{file} is not a directory")),
     ] {
-        let body = json!({ "spec": toy.spec.to_string(), "format": "json", "dir": dir }).to_string();
+        let body =
+            json!({ "spec": toy.spec.to_string(), "format": "json", "dir": dir }).to_string();
         let answer = crate::api::answer("POST", &server.url("/experiments"), &json, &body);
         assert_eq!(answer.status(), status, "{dir}");
         let answer: Value = answer.into_body().read_json().unwrap();

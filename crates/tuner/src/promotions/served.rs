@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use host::{Knob, Roots};
+use host::{Journal, Knob, Roots};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -41,7 +41,14 @@ pub fn in_force_by_experiments(
     roots: &Roots,
 ) -> Result<Vec<PromotionRecord>, TunerError> {
     let mut records = list(state_dir)?;
-    records.retain(|it| it.served.is_some() && it.is_in_force(roots));
+    records.retain(|it| it.served.is_some());
+    if records.is_empty() {
+        return Ok(records);
+    }
+    // What is measured just now changes a knob for a while.
+    let originals = Journal::originals(state_dir)?;
+    let comes_back = |it: &PromotedKnob| originals.get(&it.knob) == Some(&it.new);
+    records.retain(|it| it.is_in_force(roots) || it.knobs.iter().any(comes_back));
     Ok(records)
 }
 
@@ -160,6 +167,15 @@ mod tests {
         let tree = HostTree::new();
         tree.promote_by("10", by(1));
         tree.promote_by("20", by(1));
+        // Also while something else is measured.
+        let mut journal = Journal::open(&tree.state).unwrap();
+        journal.write(&tree.roots, &swappiness(), "30").unwrap();
+        std::fs::write(tree.file(), "another").unwrap();
+        let listed = in_force_by_experiments(&tree.state, &tree.roots).unwrap();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert!(journal.restore(&tree.roots, false).unwrap().is_complete());
+        drop(journal);
+        std::fs::write(tree.file(), "20").unwrap();
         let listed = in_force_by_experiments(&tree.state, &tree.roots).unwrap();
         assert_eq!(listed.len(), 1, "{listed:?}");
         assert_eq!(
