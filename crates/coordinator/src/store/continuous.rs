@@ -6,8 +6,9 @@ use tuner::spec::{ContinuousSpec, Spec};
 use super::database::{Cell, Database};
 use super::entries;
 use super::experiments::{
-    ExperimentRow, Promotion, State as ExperimentState, find, put_promotion, set, state,
+    ExperimentRow, State as ExperimentState, find, put_promotion, set, state,
 };
+use super::promotion::Promotion;
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 

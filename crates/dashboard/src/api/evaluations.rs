@@ -17,7 +17,7 @@ use crate::access::Role;
 use crate::readers;
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
-use crate::web::{Params, needed_of};
+use crate::web::{Params, needed_of, one_of};
 
 /// What an export can be.
 const FORMATS: &[&str] = &["json", "csv", "parquet"];
