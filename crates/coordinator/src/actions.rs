@@ -8,7 +8,8 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, as_written_here, check_wall_time,
+    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, Mode, NAME_CHARS_MAX, as_written_here, check_dir,
+    check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
@@ -16,8 +17,6 @@ use crate::error::Error;
 use crate::promotion::bars_measuring;
 use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
 
-/// The most evaluations that an experiment may have: its pages and its model must stay usable.
-pub const EVALUATIONS_MAX: usize = 100_000;
 /// The most characters of a note: some pages.
 pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
 /// The longest text of a specification: it is kept with its experiment, and each page of that shows
@@ -45,6 +44,7 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Spec`], with line and key.
     pub fn check(&self, text: &str, path: &Path) -> Result<CheckedSpec, Error> {
+        check_dir(path)?;
         // A knob may be changed for an experiment that runs, or come to be while it is read: its
         // line in the journal is first.
         let mut originals = host::Journal::originals(&self.state_dir)?;
@@ -414,10 +414,7 @@ impl Coordinator {
                 "this server is promoting something or rolling it back: try again in a few seconds"
                     .to_owned()
             }
-            HostError::Locked { pid: 0, .. } => {
-                "another Slackline command is starting and has the host: try again in a few seconds"
-                    .to_owned()
-            }
+            HostError::Locked { pid: 0, .. } => error.to_string(),
             HostError::Locked {
                 pid,
                 command,

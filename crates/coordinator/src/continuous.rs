@@ -10,7 +10,7 @@ use tuner::continuous::{
     Tuned, World,
 };
 use tuner::ledger::Event;
-use tuner::live::{Changed, Live};
+use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::report::Report;
 use tuner::spec::{AlertSpec, CheckedSpec};
@@ -78,7 +78,7 @@ impl Coordinator {
             is_complete: true,
             ..row.promotion.unwrap_or_else(|| Promotion {
                 is_complete: true,
-                changed: Vec::new(),
+                done: Changes::default(),
                 left: Vec::new(),
                 at: promoted.since,
             })
@@ -350,10 +350,10 @@ impl World for Host<'_> {
         let begun = state.acting.is_some().then(|| Promotion {
             is_complete: false,
             // So that what a refusal leaves in force is known after a kill as well.
-            changed: self
+            done: self
                 .in_force
                 .as_ref()
-                .map_or_else(Vec::new, |promotion| promotion.changed.clone()),
+                .map_or_else(Changes::default, |promotion| promotion.done.clone()),
             left: Vec::new(),
             at: Timestamp::now(),
         });
@@ -456,16 +456,16 @@ impl World for Host<'_> {
         &mut self,
         configuration: Option<&Configuration>,
     ) -> Result<Option<Applied>, TunerError> {
+        let row = self.coordinator.store.experiment(self.id);
+        let row = row.map_err(TunerError::from)?;
         if configuration.is_some() {
-            let report = self.coordinator.store.experiment(self.id);
-            let report = report.map_err(TunerError::from)?.report;
-            if let Some(why) = report.changed_template(self.spec) {
+            if let Some(why) = row.report.changed_template(self.spec) {
                 self.is_applied = true;
                 return Ok(Some(Err(why)));
             }
         }
         let promoted = match configuration {
-            Some(configuration) => self.live.promote(configuration),
+            Some(configuration) => self.live.promote(configuration, &row.served()),
             None => self.live.roll_back(&[]),
         };
         // After a refusal, what was applied so far is taken back; else there is nothing to take
@@ -491,7 +491,7 @@ impl World for Host<'_> {
                 self.in_force = match configuration {
                     Some(_) => Some(Promotion {
                         is_complete: true,
-                        changed: changed.done.clone(),
+                        done: changed.done.clone(),
                         left: Vec::new(),
                         at,
                     }),
@@ -555,7 +555,10 @@ json = { requests = "n", latency_p99_us = "us" }
         let now = Timestamp::now();
         let promotion = Promotion {
             is_complete: true,
-            changed: vec!["x = 20".into()],
+            done: Changes {
+                changed: vec!["x = 20".into()],
+                ..Changes::default()
+            },
             left: Vec::new(),
             at: now,
         };

@@ -168,11 +168,14 @@ impl Coordinator {
             .map(|present| present.progress.clone())
     }
 
-    /// What keeps the coordinator from its work, or will keep a user's command from it: a disk
-    /// that is full. The space that a rollback needs is taken again as soon as there is some.
+    /// What keeps the coordinator from its work, or will keep a user's command from it: a database
+    /// that was moved away, a disk that is full, or what is in force without its experiment. The space that a rollback needs is
+    /// taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
-        let own = self.own_trouble();
-        own.or_else(|| self.reserve.keep())
+        let in_place = || self.store.check_in_place().err().map(|it| it.to_string());
+        let own = self.own_trouble().or_else(in_place);
+        let own = own.or_else(|| self.reserve.keep());
+        own.or_else(|| self.unknown_promotion().ok().flatten())
     }
 
     fn own_trouble(&self) -> Option<String> {
@@ -217,11 +220,14 @@ impl Coordinator {
         while !self.is_ending() {
             let worked = self.take_lock().and_then(|is_ours| {
                 if !is_ours {
+                    let pid = self.store.lock_holder();
+                    let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                     return Err(Error::Conflict(format!(
-                        "another `slackline serve` uses the store {}: waiting for its end",
+                        "another `slackline serve` uses the store {}{pid}: waiting for its end",
                         self.store.location()
                     )));
                 }
+                self.store.check_in_place()?;
                 if self.is_rolling_back() {
                     return Ok(false);
                 }
@@ -296,6 +302,9 @@ impl Coordinator {
         self.settle_interrupted(is_undone.get(), report)?;
         for recovered in self.store.recover()? {
             report(&recovered);
+        }
+        if let Some(unknown) = self.unknown_promotion()? {
+            report(&unknown);
         }
         self.reserve.keep();
         Ok(())
@@ -407,6 +416,9 @@ impl Coordinator {
             let text =
                 serde_json::to_string(spec).map_err(|error| Error::Invalid(error.to_string()))?;
             let path = Path::new(&row.dir).join("experiment.json");
+            if !may_miss_templates {
+                tuner::spec::check_dir(&path)?;
+            }
             let checked = if may_miss_templates {
                 tuner::spec::check_begun(text, &path, &self.roots)
             } else {
@@ -531,6 +543,10 @@ fn is_of_earlier(error: &tuner::SpecError) -> bool {
 
 /// What a coordinator says while another Slackline, a `tune` for instance, has the host.
 fn waits(error: &HostError) -> String {
+    if matches!(error, HostError::Locked { pid, .. } if *pid == std::process::id()) {
+        return "waits until this server has ended a promotion or a rollback, then continues by itself"
+            .to_owned();
+    }
     format!(
         "waits until another Slackline command releases the host, then continues by itself: {error}"
     )

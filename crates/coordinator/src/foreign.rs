@@ -10,9 +10,11 @@ use tuner::SpecError;
 use tuner::evaluation::Block;
 use tuner::metrics::{CGROUP, PROCESS, SideMetrics, WORKLOAD};
 use tuner::report::{EvaluationRecord, Report};
-use tuner::spec::{Masks, NAME_CHARS_MAX, is_deceptive, is_line, line_of};
+use tuner::spec::{
+    EVALUATIONS_MAX, Masks, NAME_CHARS_MAX, check_numbers, is_deceptive, is_line, line_of,
+};
 
-use crate::actions::{EVALUATIONS_MAX, NOTE_CHARS_MAX, SOURCE_BYTES_MAX, within_limits};
+use crate::actions::{NOTE_CHARS_MAX, SOURCE_BYTES_MAX, within_limits};
 use crate::error::Error;
 use crate::store::State;
 
@@ -91,6 +93,9 @@ fn check(report: &Report) -> Result<(), Wrong> {
     if let Err(error) = within_limits(&report.spec.budget) {
         return Err(wrong("spec.budget", error.to_string()));
     }
+    check_numbers(&report.spec)
+        .map_err(|error| wrong(format!("spec.{}", error.key), error.message))?;
+    check_machine(&report.machine)?;
     let parameters = Parameters::of(report)?;
     parameters.check("control", &report.control)?;
     if let Some(recommended) = &report.recommended {
@@ -165,9 +170,36 @@ impl Parameters {
     }
 }
 
+/// The largest machines that Linux runs on have 8192 CPUs (arch/x86/Kconfig, `NR_CPUS`) and 4 PiB
+/// of memory (Documentation/arch/x86/x86_64/5level-paging.rst): some times that.
+fn check_machine(machine: &host::Machine) -> Result<(), Wrong> {
+    const CPUS_MAX: usize = 1 << 20;
+    const MEMORY_MAX_BYTES: u64 = 1 << 60;
+    if machine.cpus > CPUS_MAX {
+        let why = format!("{} is above {CPUS_MAX}", machine.cpus);
+        return Err(wrong("machine.cpus", why));
+    }
+    if machine.memory_bytes > MEMORY_MAX_BYTES {
+        let why = format!("{} is above {MEMORY_MAX_BYTES}", machine.memory_bytes);
+        return Err(wrong("machine.memory_bytes", why));
+    }
+    Ok(())
+}
+
 fn check_record(key: &dyn Fn(&str) -> String, record: &EvaluationRecord) -> Result<(), Wrong> {
     check_time(key("duration_s"), record.duration_s)?;
     check_time(key("own_cpu_s"), record.own_cpu_s)?;
+    let begun = record.begun.as_ref();
+    if let Some(control) = begun.and_then(|it| it.control.as_ref()) {
+        check_time(key("begun.control.started_s"), control.started_s)?;
+        if control.evaluations > EVALUATIONS_MAX {
+            let why = format!("{} is above {EVALUATIONS_MAX}", control.evaluations);
+            return Err(wrong(key("begun.control.evaluations"), why));
+        }
+    }
+    if let Some(warm_up) = begun.and_then(|it| it.warm_up.as_ref()) {
+        check_time(key("begun.warm_up.took_s"), warm_up.took_s)?;
+    }
     if let Some(measurement) = &record.measurement {
         let variances = measurement.excess_variance.values();
         let mut variances = variances.chain([&measurement.score_variance]);
@@ -352,6 +384,7 @@ mod tests {
             "measurement": { "score": 0.1, "score_variance": 0.0, "excess": {}, "excess_variance": {} },
             "blocks": [{ "start_s": 0.0, "order": "parallel", "control": side, "experiment": side }],
             "duration_s": 1.0, "own_cpu_s": 0.0,
+            "begun": { "control": { "started_s": 0.0, "evaluations": 0 }, "warm_up": { "took_s": 1.0 } },
         });
         let arm = json!({
             "name": "candidate 1", "configuration": { "x": 4 }, "ratios": {}, "without_interval": {}, "means": {},
@@ -368,6 +401,7 @@ mod tests {
                 "target": { "start": ["true"] },
                 "workload": { "command": ["true"], "json": { "requests": "n" } },
                 "objective": { "metric": "requests" },
+                "evaluation": {}, "verification": {},
             },
             // What its host had, outside the range.
             "skipped": [], "control": { "x": 12, "mode": "a" }, "evaluations": [record],
@@ -403,6 +437,16 @@ mod tests {
             ("/evaluations/0/blocks/0/control/requests", json!(-9.0)),
             ("/evaluations/0/blocks/0/experiment/requests", json!(-1)),
             ("/evaluations/0/measurement/ratio", json!(-0.5)),
+            ("/evaluations/0/begun/control/started_s", json!(1e18)),
+            (
+                "/evaluations/0/begun/control/evaluations",
+                json!(1_000_000_000),
+            ),
+            ("/evaluations/0/begun/warm_up/took_s", json!(-1)),
+            ("/machine/cpus", json!(1_000_000_000_000_000_000_u64)),
+            ("/machine/memory_bytes", json!(u64::MAX)),
+            ("/spec/evaluation/block_s", json!(1e18)),
+            ("/spec/verification/confidence", json!(7)),
         ] {
             let mut bad = good.clone();
             let (parent, field) = pointer.rsplit_once('/').unwrap();

@@ -28,11 +28,13 @@ mod rollback;
 mod sitting;
 pub mod store;
 mod table;
+mod unknown;
 mod workers;
 
-pub use actions::{EVALUATIONS_MAX, TimeLimit, check_source};
+pub use actions::{TimeLimit, check_source};
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
 pub use exchange::LastVerification;
 pub use table::{evaluations_csv, evaluations_parquet};
+pub use tuner::spec::EVALUATIONS_MAX;
 pub use workers::{Bus, Counts, WorkerView, Workers};

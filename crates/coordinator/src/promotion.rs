@@ -1,9 +1,11 @@
 //! Promotions by hand, and what they and their unfinished rollbacks keep from being done.
 
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use bayes_opt::Configuration;
-use tuner::live::{Changed, Live};
+use host::{Knob, Roots};
+use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode, TargetSpec};
 
@@ -34,8 +36,8 @@ impl Coordinator {
         if let Some(why) = has_vanished(&winner, &spec) {
             return Err(Error::Conflict(why));
         }
-        let changed = self.apply(&row, &spec, &winner)?.done;
-        if changed.is_empty() {
+        let done = self.apply(&row, &spec, &winner)?.done;
+        if done.is_empty() {
             self.store.set_promotion(id, None)?;
             return Err(Error::Conflict(
                 "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration"
@@ -44,7 +46,7 @@ impl Coordinator {
         }
         let promotion = Promotion {
             is_complete: true,
-            changed,
+            done,
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
@@ -90,6 +92,9 @@ impl Coordinator {
     /// Why nothing of an experiment may be promoted: the winner of another one is in force, or a
     /// rollback of another one has left what this one would change.
     pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
+        if let Some(why) = self.unknown_promotion()? {
+            return Ok(Some(why));
+        }
         let others = self.store.experiments()?.into_iter();
         let mut others = others.filter(|other| other.promoted && other.id != id);
         if let Some(other) = others.next() {
@@ -105,7 +110,7 @@ impl Coordinator {
         }
         let spec = self.checked(&self.store.experiment(id)?)?;
         let mut barred = left.into_iter().filter_map(|(other, mut left)| {
-            left.retain(|subject| may_change(&spec, subject));
+            left.retain(|subject| may_change(&spec, subject, &self.roots));
             (!left.is_empty()).then(|| unfinished(other, &left))
         });
         Ok(barred.next())
@@ -143,12 +148,12 @@ impl Coordinator {
         }
         let begun = Promotion {
             is_complete: false,
-            changed: Vec::new(),
+            done: Changes::default(),
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
         self.store.begin_promotion(row.id, &begun, may_promote)?;
-        let promoted = live.promote(configuration);
+        let promoted = live.promote(configuration, &row.served());
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
         let restored = live.restore();
@@ -182,10 +187,13 @@ impl Coordinator {
         for id in all.into_iter().map(|it| it.id) {
             let row = self.store.experiment(id)?;
             let begun = row.in_force();
-            let begun = begun.filter(|it| !it.is_complete && it.changed.is_empty());
+            let begun = begun.filter(|it| !it.is_complete && it.done.is_empty());
             let Some(begun) = begun else { continue };
             let known = (!is_undone).then(|| Promotion {
-                changed: vec![UNKNOWN.to_owned()],
+                done: Changes {
+                    changed: vec![UNKNOWN.to_owned()],
+                    ..Changes::default()
+                },
                 ..begun.clone()
             });
             self.store.set_promotion(id, known.as_ref())?;
@@ -216,9 +224,12 @@ impl Coordinator {
             let state = controller.state();
             self.store
                 .keep_continuous(id, state, None, &entries, None)?;
+            tuner::promotions::forget_experiment(&self.state_dir, id)?;
             return Ok(forgotten);
         }
-        self.store.forget_rest(id)
+        let forgotten = self.store.forget_rest(id)?;
+        tuner::promotions::forget_experiment(&self.state_dir, id)?;
+        Ok(forgotten)
     }
 
     /// What a rollback of this experiment could not restore, with the reasons.
@@ -228,7 +239,7 @@ impl Coordinator {
     pub fn not_restored(&self, id: i64) -> Result<Vec<String>, Error> {
         let row = self.store.experiment(id)?;
         let rest = row.unfinished_rollback();
-        Ok(rest.map_or_else(Vec::new, |it| it.changed.clone()))
+        Ok(rest.map_or_else(Vec::new, |it| it.done.changed.clone()))
     }
 
     /// An error where the experiment may not be measured now.
@@ -306,7 +317,8 @@ pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<Str
     }
     let mut files = one.files.iter();
     let mut steps = one.apply.iter();
-    let file = files.find(|file| other.files.iter().any(|it| it.path == file.path));
+    let is_same = |one: &str, other: &str| host::is_same_file(one.as_ref(), other.as_ref());
+    let file = files.find(|file| other.files.iter().any(|it| is_same(&it.path, &file.path)));
     let mut is_same_step = || steps.any(|step| other.apply.contains(step));
     match file {
         Some(file) => Some(file.path.clone()),
@@ -326,10 +338,20 @@ fn has_vanished(winner: &Configuration, spec: &CheckedSpec) -> Option<String> {
     ))
 }
 
-/// Whether a promotion may change a knob or a file. Where variables name the file, nobody knows.
-fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
+/// Whether a promotion may change a knob or a file, by whatever name. Where variables name the
+/// file, nobody knows.
+fn may_change(spec: &CheckedSpec, subject: &str, roots: &Roots) -> bool {
+    let path = match subject.starts_with('/') {
+        true => PathBuf::from(subject),
+        false => Knob::Sysctl(subject.to_owned()).path(roots),
+    };
     let mut knobs = spec.knobs.values();
     let mut files = spec.target.files.iter();
-    knobs.any(|binding| binding.knob.to_string() == subject)
-        || files.any(|file| file.path == subject || file.path.contains('{'))
+    let is_it = |knob: &Knob| {
+        let is_path = !matches!(knob, Knob::Sched { .. } | Knob::Egress { .. });
+        knob.to_string() == subject || is_path && host::is_same_file(&knob.path(roots), &path)
+    };
+    knobs.any(|binding| is_it(&binding.knob))
+        || files
+            .any(|file| file.path.contains('{') || host::is_same_file(Path::new(&file.path), &path))
 }

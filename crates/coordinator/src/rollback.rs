@@ -132,7 +132,7 @@ impl Coordinator {
         }
     }
 
-    fn is_to_be_rolled_back(&self, row: &ExperimentRow) -> Result<bool, Error> {
+    pub(crate) fn is_to_be_rolled_back(&self, row: &ExperimentRow) -> Result<bool, Error> {
         let state = self.store.continuous(row.id)?;
         Ok(row.promotion.is_some() || state.is_some_and(|state| state.promoted.is_some()))
     }

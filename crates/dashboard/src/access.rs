@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Detail, Entry};
-use crate::connections::Peer;
+use crate::connections::{Broken, Peer};
 use crate::limits::{self, Client};
 use crate::proxy::OF_PROXY;
 use crate::readers;
@@ -351,6 +351,7 @@ pub(crate) async fn admit(
     let (renewed, visitor) = (identity.renewed, identity.visitor);
     let role = visitor.role;
     let entry = is_change.then(|| entry_of(&request, &visitor, &origin));
+    let broken = request.extensions().get::<Broken>().cloned();
     request.extensions_mut().insert(visitor.clone());
     let mut response = next.run(request).await;
     // The description has no texts of anybody.
@@ -361,7 +362,7 @@ pub(crate) async fn admit(
         response.headers_mut().append(SET_COOKIE, cookie);
     }
     if let Some(Some(entry)) = entry {
-        note(&app, entry, &response);
+        note(&app, entry, &response, broken.and_then(|it| it.why()));
     }
     // For a page that says why there is no other one.
     response.extensions_mut().insert(visitor);
@@ -507,9 +508,20 @@ fn entry_of(request: &Request, visitor: &Visitor, origin: &Origin) -> Option<Ent
     Some(entry)
 }
 
-fn note(app: &App, mut entry: Entry, response: &Response) {
-    entry.status = response.status().as_u16();
-    entry.refusal = Refusal::of(response).map(|refusal| refusal.with_place());
+/// `broken` says why the body did not arrive, which the response does not.
+fn note(
+    app: &App,
+    mut entry: Entry,
+    response: &Response,
+    broken: Option<(StatusCode, &'static str)>,
+) {
+    entry.status = broken
+        .map_or(response.status(), |(status, _)| status)
+        .as_u16();
+    entry.refusal = match broken {
+        Some((_, why)) => Some(why.to_owned()),
+        None => Refusal::of(response).map(|refusal| refusal.with_place()),
+    };
     let detail = response.extensions().get::<Detail>();
     entry.detail = detail.map(|detail| detail.0.clone());
     app.audit.note(entry);

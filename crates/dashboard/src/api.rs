@@ -132,22 +132,29 @@ fn given_spec(bytes: &Bytes) -> Result<GivenSpec, Refusal> {
     Ok(given)
 }
 
-/// No directory of a host has such a name.
+/// What can be told without a look at the host.
 fn check_dir(dir: Option<&FilePath>) -> Result<(), Refusal> {
-    let has_nul = dir.is_some_and(|dir| dir.as_os_str().as_encoded_bytes().contains(&0));
-    match has_nul {
-        true => Err(Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "dir has the character NUL: a path has none",
-        )),
-        false => Ok(()),
-    }
+    let Some(dir) = dir else { return Ok(()) };
+    let why = if dir.as_os_str().as_encoded_bytes().contains(&0) {
+        "dir has the character NUL: a path has none"
+    } else if dir.is_relative() {
+        "dir must be an absolute path on the server's host"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(StatusCode::BAD_REQUEST, why))
 }
 
-/// The number of an experiment or evaluation in a path.
-pub(crate) fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Refusal> {
-    text.parse()
-        .map_err(|_| Refusal::new(StatusCode::NOT_FOUND, format!("there is no {what} {text}")))
+/// The number of an experiment or evaluation in a path, as Slackline writes it: neither a sign nor
+/// zeros before it.
+pub(crate) fn number<T: std::str::FromStr + ToString>(
+    text: &str,
+    what: &str,
+) -> Result<T, Refusal> {
+    let number = text.parse::<T>().ok();
+    number
+        .filter(|number| number.to_string() == text)
+        .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("there is no {what} {text}")))
 }
 
 fn id(text: &str) -> Result<i64, Refusal> {
@@ -559,10 +566,10 @@ pub(crate) async fn promote(
     let id = self::id(&id)?;
     let promoted = blocking(move || {
         let promotion = app.coordinator.promote(id)?;
-        Ok((promotion.changed, shown(&app.coordinator, id)?))
+        Ok((promotion.done, shown(&app.coordinator, id)?))
     });
-    let (changed, shown) = promoted.await?;
-    Ok((Extension(Detail(changed.join("; "))), Json(shown)))
+    let (done, shown) = promoted.await?;
+    Ok((Extension(Detail(done.sentences().join(" "))), Json(shown)))
 }
 
 /// An experiment after its rollback.
@@ -589,10 +596,11 @@ pub(crate) async fn roll_back(
     });
     let (changed, may_promote, shown) = rolled_back.await?;
     let left = changed.left.iter().map(|it| format!("not restored: {it}"));
-    let detail: Vec<String> = left.chain(changed.done.iter().cloned()).collect();
+    let done = changed.done.texts();
+    let detail: Vec<String> = left.chain(done.iter().cloned()).collect();
     let answer = RolledBack {
         shown,
-        rolled_back: changed.done,
+        rolled_back: done,
         may_promote,
     };
     Ok((Extension(Detail(detail.join("; "))), Json(answer)))
@@ -768,5 +776,19 @@ mod tests {
             refused.text()
         );
         assert_eq!(given("/tmp/ab").unwrap(), Some(PathBuf::from("/tmp/ab")));
+        for relative in ["", "tmp", "./tmp", "../tmp"] {
+            let refused = given(relative).unwrap_err();
+            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{relative}");
+            assert!(refused.text().starts_with("dir must be an absolute path"));
+        }
+    }
+
+    #[test]
+    fn one_experiment_has_one_address() {
+        assert_eq!(id("2").unwrap(), 2);
+        for other in ["+2", "02", "-0", "2 ", "", "99999999999999999999"] {
+            let refused = id(other).unwrap_err();
+            assert_eq!(refused.status(), StatusCode::NOT_FOUND, "{other}");
+        }
     }
 }

@@ -12,13 +12,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::HttpBody;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -107,13 +108,23 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether the next part of a request's body did not arrive in time.
+/// Why a request's body did not arrive whole.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stalled(Arc<AtomicBool>);
+pub(crate) struct Broken(Arc<OnceLock<(StatusCode, &'static str)>>);
 
-impl Stalled {
-    pub(crate) fn is_so(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+impl Broken {
+    const STALLED: (StatusCode, &'static str) = (
+        StatusCode::REQUEST_TIMEOUT,
+        "the body of the request stopped arriving: send the request again",
+    );
+    const CUT: (StatusCode, &'static str) = (
+        StatusCode::BAD_REQUEST,
+        "the connection ended before the whole body of the request had arrived, so nothing was done: send the request again",
+    );
+
+    /// The status of the answer, and what is said.
+    pub(crate) fn why(&self) -> Option<(StatusCode, &'static str)> {
+        self.0.get().copied()
     }
 }
 
@@ -124,7 +135,7 @@ struct Arriving {
     part_max: Duration,
     /// Until the next part is late.
     waiting: Option<Pin<Box<tokio::time::Sleep>>>,
-    stalled: Stalled,
+    broken: Broken,
 }
 
 impl HttpBody for Arriving {
@@ -141,6 +152,9 @@ impl HttpBody for Arriving {
         }
         if frame.is_ready() {
             self.waiting = None;
+            if matches!(frame, Poll::Ready(Some(Err(_)))) {
+                let _ = self.broken.0.set(Broken::CUT);
+            }
             return frame.map_err(Into::into);
         }
         let part_max = self.part_max;
@@ -150,7 +164,7 @@ impl HttpBody for Arriving {
         if waiting.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
-        self.stalled.0.store(true, Ordering::Relaxed);
+        let _ = self.broken.0.set(Broken::STALLED);
         Poll::Ready(Some(Err("the body stopped arriving".into())))
     }
 
@@ -250,18 +264,18 @@ pub(crate) async fn serve(
                 if request.body().is_end_stream() {
                     under_way.count();
                 }
-                let stalled = Stalled::default();
+                let broken = Broken::default();
                 let mut request = request.map(|body| {
                     axum::body::Body::new(Arriving {
                         body,
                         request: Arc::downgrade(&under_way),
                         part_max: bounds.arrival,
                         waiting: None,
-                        stalled: stalled.clone(),
+                        broken: broken.clone(),
                     })
                 });
                 request.extensions_mut().insert(Peer(peer));
-                request.extensions_mut().insert(stalled);
+                request.extensions_mut().insert(broken);
                 let router = router.clone();
                 async move {
                     let answer = router.oneshot(request).await;

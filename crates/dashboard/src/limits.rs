@@ -13,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::Visitor;
-use crate::connections::Stalled;
+use crate::connections::Broken;
 use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 
@@ -131,22 +131,20 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
         let why = format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, why).into_response()
     };
-    let stalled = request.extensions().get::<Stalled>().cloned();
+    let broken = request.extensions().get::<Broken>().cloned();
+    let broken = || broken.as_ref().and_then(Broken::why);
     let answer = async {
         match is_far_too_long(request.headers()) {
             true => too_long(),
             false => next.run(request).await,
         }
     };
-    let mut response = match tokio::time::timeout(TIME_MAX, answer).await {
-        Ok(_) if stalled.is_some_and(|it| it.is_so()) => Refusal::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the body of the request stopped arriving: send the request again",
-        )
-        .into_response(),
-        Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
-        Ok(response) => response,
-        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the server did not finish this request in time: look whether the change was made before you send it again").into_response(),
+    let answered = tokio::time::timeout(TIME_MAX, answer).await;
+    let mut response = match (answered, broken()) {
+        (Ok(_), Some((status, why))) => Refusal::new(status, why).into_response(),
+        (Ok(response), None) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
+        (Ok(response), None) => response,
+        (Err(_), _) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the server did not finish this request in time: look whether the change was made before you send it again").into_response(),
     };
     if let Some(refusal) = Refusal::of(&response) {
         let visitor = response.extensions().get::<Visitor>().cloned();

@@ -302,13 +302,19 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Who has the host, and what to do. One that has only just taken the lock has not said yet who it
-/// is.
+/// Who has the host, and what to do. One in another pid namespace that has only just taken the lock
+/// is not known.
 fn held(path: &std::path::Path, pid: u32, command: &str, started: &str) -> String {
     let path = path.display();
     if pid == 0 {
         return format!(
-            "another slackline is starting on this host and holds {path}; try again in a few seconds"
+            "another process holds {path}, and the kernel does not say which one: it may be in another container; try again in a few \
+             seconds"
+        );
+    }
+    if pid == std::process::id() {
+        return format!(
+            "this process (pid {pid}) holds {path} since {started}, for what it does now; try again in a few seconds"
         );
     }
     // A server lets go of the host when it measures nothing.

@@ -13,6 +13,7 @@ use crate::cpus::parse_cpu_list;
 use crate::debugfs;
 use crate::egress;
 use crate::error::HostError;
+use crate::journal::replace_or_write;
 use crate::roots::{Roots, read_text, write_text};
 use crate::sched::{SchedAttribute, SchedThreads};
 
@@ -138,8 +139,23 @@ impl Knob {
                 })
             }
             Self::Egress { device, group } => egress::put(roots, device, group, value),
+            knob if knob.is_ordinary(roots) => {
+                replace_or_write(&knob.path(roots), format!("{value}\n").as_bytes())
+            }
             knob => write_text(&knob.reach(roots), value),
         }
+    }
+
+    /// Whether it is an ordinary file, on a disk or in memory, and none of the kernel's.
+    pub(crate) fn is_ordinary(&self, roots: &Roots) -> bool {
+        let Self::File(path) = self else {
+            return false;
+        };
+        let at = roots.absolute(path);
+        !is_named_as_kernel_s(path)
+            && fs::metadata(&at).is_ok_and(|metadata| metadata.is_file())
+            && rustix::fs::statfs(&at)
+                .is_ok_and(|found| !KERNEL_FILE_SYSTEMS.contains(&found.f_type))
     }
 
     /// The present value, normalised: trimmed, blanks and tabs as single spaces, and of a choice
@@ -203,8 +219,7 @@ impl Knob {
         let is_mount = rustix::fs::statvfs(&at)
             .is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
         // The owner of an ordinary file can write it whatever its mode.
-        let is_kernel = !matches!(self, Self::File(path)
-            if !path.starts_with("/proc") && !path.starts_with("/sys"));
+        let is_kernel = !matches!(self, Self::File(path) if !is_named_as_kernel_s(path));
         match is_mount || is_kernel && lacks_mode(&at, 0o222) {
             true => Err(HostError::ReadOnly { path, is_mount }),
             false => Ok(()),
@@ -289,6 +304,27 @@ impl fmt::Display for Knob {
             Self::Egress { device, group } => write!(f, "egress of cgroup {group} on {device}"),
         }
     }
+}
+
+/// The file systems whose files are the kernel's, wherever they are mounted: proc, sysfs, cgroup v1
+/// and v2, debugfs, tracefs, configfs, securityfs, bpf, resctrl, selinuxfs
+/// (include/uapi/linux/magic.h).
+const KERNEL_FILE_SYSTEMS: [i64; 11] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x6265_6570,
+    0x7363_6673,
+    0xcafe_4a11,
+    0x0765_5821,
+    0xf97c_ff8c,
+];
+
+fn is_named_as_kernel_s(path: &Path) -> bool {
+    path.starts_with("/proc") || path.starts_with("/sys")
 }
 
 /// Whether a file exists and has none of these mode bits.

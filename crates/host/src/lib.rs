@@ -53,10 +53,10 @@ pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{
     Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable,
-    fingerprint, replace_private, replace_synced,
+    fingerprint, is_same_file, replace_private, replace_synced, target,
 };
 pub use knob::{Knob, is_no_limit};
-pub use lock::Lock;
+pub use lock::{Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{

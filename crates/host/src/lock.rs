@@ -1,9 +1,10 @@
 //! The host-wide lock: `flock` on `STATE_DIR/lock`. The kernel releases it when its holder ends,
-//! however it ends. The file's content only tells a second Slackline who holds it.
+//! however it ends. A second Slackline is told who holds it: by the kernel (`/proc/locks`), and by
+//! the file's content, which a full disk may keep from being written.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,16 @@ impl Holder {
     fn read(file: &mut File) -> Self {
         let mut text = String::new();
         let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
-        read.ok()
-            .and_then(|_| serde_json::from_str(&text).ok())
-            .unwrap_or_else(|| Self {
-                pid: 0,
-                command: "starting".to_owned(),
-                started: "just now".to_owned(),
-            })
+        let written = read
+            .ok()
+            .and_then(|_| serde_json::from_str::<Self>(&text).ok());
+        let by_kernel = lock_holder(file);
+        let is_it = |it: &Self| by_kernel.is_none_or(|pid| it.pid == pid);
+        written.filter(is_it).unwrap_or_else(|| Self {
+            pid: by_kernel.unwrap_or(0),
+            command: by_kernel.and_then(command_of).unwrap_or_default(),
+            started: taken(file).unwrap_or_else(|| "just now".to_owned()),
+        })
     }
 
     fn locks(self, path: PathBuf) -> HostError {
@@ -48,13 +52,46 @@ impl Holder {
         }
     }
 
-    /// Pid 0 is one that has the lock and has not said who it is yet.
+    /// Pid 0 is one that has the lock, has not said who it is yet, and is not of these processes.
     fn is_alive(&self) -> bool {
         let roots = Roots::default();
         self.pid == 0
             || start_time(&roots, self.pid)
                 .is_ok_and(|started| is_running(&roots, self.pid, started))
     }
+}
+
+/// The process that holds `flock` on a file, by the kernel's list (proc(5), `/proc/locks`); `None`
+/// where the list does not name it, as in another pid namespace.
+#[must_use]
+pub fn lock_holder(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
+    let list = fs::read_to_string("/proc/locks").ok()?;
+    let mut held = list.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [_, "FLOCK", _, _, pid, at, ..] if *at == place => pid.parse().ok(),
+            _ => None,
+        }
+    });
+    held.next().filter(|pid| *pid > 0)
+}
+
+/// The command line of a process, without what may be a password.
+fn command_of(pid: u32) -> Option<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = String::from_utf8_lossy(&words).into_owned();
+    let words = words.split_terminator('\0').map(without_login);
+    Some(words.collect::<Vec<_>>().join(" "))
+}
+
+/// When a lock was taken: its holder empties the file then.
+fn taken(file: &File) -> Option<String> {
+    let at = file.metadata().ok()?.modified().ok()?;
+    Some(jiff::Timestamp::try_from(at).ok()?.to_string())
 }
 
 /// A held lock; dropping it releases it. [`crate::Journal`] takes the host's.
@@ -169,6 +206,23 @@ mod tests {
         ] {
             assert_eq!(without_login(word), named);
         }
+    }
+
+    #[test]
+    fn a_holder_that_could_not_write_its_name_is_named_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        // As on a full disk, and as an earlier holder has left it.
+        for written in ["", r#"{"pid":1,"command":"init","started":"long ago"}"#] {
+            fs::write(dir.path().join("lock"), written).unwrap();
+            let Err(HostError::Locked { pid, command, .. }) = Lock::take(dir.path()) else {
+                panic!("taken twice");
+            };
+            assert_eq!(pid, std::process::id(), "{written}");
+            let own = std::env::args().next().unwrap();
+            assert!(command.starts_with(&own), "{command}");
+        }
+        drop(lock);
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub(crate) mod fake_kernel {
         Guard
     }
 
-    pub(super) fn answer(path: &Path, contents: &[u8]) -> io::Result<Vec<u8>> {
+    pub(crate) fn answer(path: &Path, contents: &[u8]) -> io::Result<Vec<u8>> {
         let text = String::from_utf8_lossy(contents);
         let answer = RULE
             .get()

@@ -20,14 +20,28 @@ use rand::{Rng, SeedableRng};
 
 const KILLS: u64 = 120;
 
-const TREE: [(&str, &str); 6] = [
+const TREE: [(&str, &str); 8] = [
     ("proc/sys/vm/swappiness", "60\n"),
     ("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t33554432\n"),
     ("sys/block/vda/queue/iosched/fifo_batch", "16\n"),
     ("sys/fs/cgroup/cpu/service/cpu.cfs_quota_us", "-1\n"),
     ("sys/fs/cgroup/cpuacct/service/cpuacct.usage", "0\n"),
     ("service.conf", "workers 1;\n"),
+    ("etc/limit", "5\n"),
+    ("etc/limit-with-two-links", "6\n"),
 ];
+
+/// Makes the tree. A file has two names, and another one a symbolic link.
+fn make_tree(root: &Path) {
+    for (path, text) in TREE {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let etc = root.join("etc");
+    fs::hard_link(etc.join("limit-with-two-links"), etc.join("second-link")).unwrap();
+    std::os::unix::fs::symlink("limit", etc.join("link")).unwrap();
+}
 
 /// Every file and directory below `root`, without the state directory, values with single spaces
 /// between words.
@@ -92,7 +106,7 @@ fn writer() {
     println!("{AT_WORK}");
     loop {
         let value = rng.random_range(0..1000).to_string();
-        let knob = match rng.random_range(0..8) {
+        let knob = match rng.random_range(0..10) {
             0 => Knob::Sysctl("vm.swappiness".into()),
             1 => Knob::Sysctl("net.ipv4.tcp_rmem".into()),
             2 => Knob::BlockQueue {
@@ -124,6 +138,8 @@ fn writer() {
                     .unwrap();
                 continue;
             }
+            7 => Knob::File("/etc/link".into()),
+            8 => Knob::File("/etc/limit-with-two-links".into()),
             _ => continue,
         };
         journal.write(&roots, &knob, &value).unwrap();
@@ -134,11 +150,7 @@ fn writer() {
 fn after_every_kill_everything_is_as_at_first() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
-    for (path, text) in TREE {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    make_tree(root);
     let (first, roots) = (snapshot(root), Roots::at(root));
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
     let mut restored = 0;
@@ -179,11 +191,7 @@ fn after_every_kill_everything_is_as_at_first() {
 #[test]
 fn while_the_writer_lives_its_lock_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    for (path, text) in TREE {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    make_tree(dir.path());
     let mut child = start(dir.path(), 1);
     let journal = dir.path().join("state/journal.jsonl");
     for _ in 0..500 {

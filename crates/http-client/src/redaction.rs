@@ -12,10 +12,11 @@ const NESTED_MAX: usize = 4;
 
 /// Names of secrets: these parts anywhere in a name, or these words of it.
 static SECRET: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const PARTS: &str = "password|passwd|passphrase|secret|token|credential|authorization|cookie\
+    const PARTS: &str = "password|passwd|passcode|passphrase|secret|token|credential|authorization|cookie\
         |(?:api|access|private|signing|encryption)[_. -]key|apikey";
-    const WORDS: &str = "pass|pw|pwd|auth|sig|signature|dsn|pat|jwt|psk|bearer|webhook|dbpass|userpass|requirepass\
-        |masterauth|primaryauth";
+    // In small letters a pin is a CPU's more often than a person's.
+    const WORDS: &str = "pass|pw|[a-z0-9]*pwd|auth|sig|signature|dsn|pat|jwt|psk|bearer|webhook|dbpass|userpass|requirepass\
+        |masterauth|primaryauth|salt|otp|totp|pincode|(?-i:PIN)";
     let text = format!("(?i-u){PARTS}|(?:^|[_. -])(?:{WORDS})(?:$|[_. -])");
     Regex::new(&text).ok()
 });
@@ -31,10 +32,10 @@ static PLAIN: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// Whether a variable, header, option or key of this name holds a secret by the look of it.
 ///
 /// ```
-/// for name in ["DB_PASSWORD", "X-Api-Key", "Authorization", "PGPASSWORD", "JWT", "SLACK_WEBHOOK"] {
+/// for name in ["DB_PASSWORD", "X-Api-Key", "Authorization", "PGPASSWORD", "JWT", "SLACK_WEBHOOK", "MYPWD", "CARD_PIN", "salt"] {
 ///     assert!(http_client::is_secret_name(name), "{name}");
 /// }
-/// for name in ["PASSENGERS", "auth_type", "passwords_changed", "max_tokens"] {
+/// for name in ["PASSENGERS", "auth_type", "passwords_changed", "max_tokens", "cpu_pin", "salted"] {
 ///     assert!(!http_client::is_secret_name(name), "{name}");
 /// }
 /// ```

@@ -7,7 +7,7 @@ use coordinator::store::{State, Wish};
 use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use tuner::live::in_sentences;
+use tuner::live::Changes;
 use tuner::sentence::{counted, sentence};
 
 use crate::{Done, message, print, table, whole};
@@ -201,7 +201,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         message(&match verb {
             "promote" => format!(
                 "experiment {id} is {now_is}. {}",
-                in_sentences(&texts(&now["promotion"]["changed"])).join(" ")
+                done(&now["promotion"]).sentences().join(" ")
             ),
             "rollback" if not_restored(&now).is_some() => format!(
                 "the rollback could not restore {}. Repair it, then roll back again: only the rest is tried then. If it is gone for \
@@ -446,6 +446,11 @@ fn by_commands(promotions: &Value) -> String {
 }
 
 /// The texts of an array.
+/// What a promotion has done.
+pub(crate) fn done(promotion: &Value) -> Changes {
+    serde_json::from_value(promotion.clone()).unwrap_or_default()
+}
+
 pub(crate) fn texts(value: &Value) -> Vec<String> {
     let all = value.as_array().into_iter().flatten();
     all.map(text).collect()
@@ -671,7 +676,7 @@ fn show(it: &Value) -> String {
     if it["promotion"].is_object() {
         match not_restored(it) {
             Some(_) => lines.push(format!("Not restored by the rollback: {}.", rest_of(it))),
-            None => lines.extend(in_sentences(&texts(&it["promotion"]["changed"]))),
+            None => lines.extend(self::done(&it["promotion"]).sentences()),
         }
     }
     lines.join("\n") + "\n"

@@ -10,6 +10,7 @@ mod experiments;
 mod isolate;
 mod live;
 mod load;
+mod own_files;
 mod page;
 mod progress;
 mod promotions;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use bayes_opt::Configuration;
 use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
-use tuner::live::{Changed, Live, in_sentences};
+use tuner::live::{Changed, Changes, Live};
 use tuner::promotions::{PromotionRecord, Standing};
 use tuner::spec::CheckedSpec;
 
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     },
     /// Put back what was in force before a promotion by `tune --promote` or `apply`, except files
     /// and knobs that somebody else has changed since. For an experiment, use `slackline
-    /// experiments rollback`.
+    /// experiments rollback`; if the server's database has lost the experiment, use this command.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,
@@ -47,7 +47,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     let roots = Roots::default();
     match command {
         Command::Ls { json } => {
-            let records = tuner::promotions::list(state_dir)?;
+            let mut records = tuner::promotions::list(state_dir)?;
             let served = match served(state_dir) {
                 Ok(served) => served,
                 Err(why) => {
@@ -55,6 +55,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     Vec::new()
                 }
             };
+            records.retain(|it| is_of_command(it, &served));
             if *json {
                 let listed = records.iter().map(|it| Listed::of(it, &roots));
                 let listed = listed.map(serde_json::to_value);
@@ -74,6 +75,17 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
         Command::Undo { number, json } => {
+            let records = tuner::promotions::list(state_dir)?;
+            let record = records.iter().find(|it| it.number == *number);
+            if let Some(by) = record.and_then(|it| it.served.as_ref())
+                && served(state_dir)
+                    .is_ok_and(|served| served.iter().any(|it| it.id == by.experiment))
+            {
+                anyhow::bail!(
+                    "experiment {0} has promoted it, and the server has to know of the rollback: `slackline experiments rollback {0}`",
+                    by.experiment
+                );
+            }
             let changes = tuner::promotions::undo(state_dir, &roots, *number)?;
             if *json {
                 print(&(serde_json::to_string_pretty(&changes)? + "\n"))?;
@@ -108,6 +120,13 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     }
 }
 
+/// Whether a promotion in the list is none of these, which the server's database has: a command has
+/// made it, or an experiment that the database has lost.
+fn is_of_command(record: &PromotionRecord, served: &[Served]) -> bool {
+    let by = record.served.as_ref();
+    by.is_none_or(|by| served.iter().all(|it| it.id != by.experiment))
+}
+
 /// A promotion by an experiment of `slackline serve`.
 #[derive(serde::Serialize)]
 struct Served {
@@ -119,7 +138,8 @@ struct Served {
     is_in_force: bool,
     /// False: it was interrupted, and what it has changed is not known.
     is_complete: bool,
-    changed: Vec<String>,
+    #[serde(flatten)]
+    done: Changes,
     /// What the rollback could not restore, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_restored: Vec<String>,
@@ -135,7 +155,7 @@ impl Served {
             at: None,
             is_in_force: false,
             is_complete: true,
-            changed: Vec::new(),
+            done: Changes::default(),
             not_restored,
         }
     }
@@ -155,8 +175,7 @@ impl Served {
         if !self.is_complete {
             lines.push("   The promotion was interrupted: roll it back.".into());
         }
-        let changed = in_sentences(&self.changed);
-        lines.extend(changed.iter().map(|it| format!("   {it}")));
+        lines.extend(self.done.sentences().iter().map(|it| format!("   {it}")));
         lines.push(format!(
             "   `slackline experiments rollback {id}` undoes the promotion."
         ));
@@ -195,7 +214,7 @@ fn served(state_dir: &Path) -> Result<Vec<Served>, String> {
                 at: Some(it.at),
                 is_in_force: true,
                 is_complete: it.is_complete,
-                changed: it.changed,
+                done: it.done,
                 not_restored: Vec::new(),
             }));
         }
@@ -226,7 +245,7 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
         at: it["at"].as_str().and_then(|at| at.parse().ok()),
         is_in_force: true,
         is_complete: it["is_complete"] == true,
-        changed: crate::experiments::texts(&it["changed"]),
+        done: crate::experiments::done(it),
         not_restored: Vec::new(),
     });
     let in_part = answer["not_restored"].as_array().into_iter().flatten();
@@ -286,6 +305,12 @@ fn text(record: &PromotionRecord, roots: &Roots) -> String {
         "{}  {}  promoted {:.0}: {state}",
         record.number, record.experiment, record.at
     )];
+    if let Some(by) = &record.served {
+        lines.push(format!(
+            "   Experiment {} of `slackline serve` promoted it. Its database does not have the experiment as promoted any more.",
+            by.experiment
+        ));
+    }
     for knob in &record.knobs {
         let said = said(&knob.standing(roots));
         lines.push(format!(
@@ -353,7 +378,7 @@ pub(crate) fn put_in_force(
     live.restore()?;
     let changed = promoted?;
     if !changed.done.is_empty() {
-        message(&format!("Promoted: {}", changed.done.join(", ")));
+        message(&format!("Promoted. {}", changed.done.sentences().join(" ")));
     }
     if let Some(listed) = &changed.listed {
         for line in boot_lines(&listed.boot_settings(&Roots::default())) {
@@ -393,7 +418,7 @@ fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
                     .filter(|it| it.is_in_force)
                     .map(|it| Before {
                         what: format!("the winner of experiment {} ({})", it.id, it.experiment),
-                        changed: it.changed,
+                        changed: it.done.changed,
                         undo: format!("{command} experiments rollback {}", it.id),
                     }),
             )

@@ -15,7 +15,7 @@ use dispatch::{Office, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
 
-use crate::{Done, tokens};
+use crate::{Done, own_files, tokens};
 
 /// How long requests may go on once nothing else does.
 const REQUESTS_END: Duration = Duration::from_secs(3);
@@ -127,6 +127,13 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     let config = config.transpose()?;
     let notify = arguments.notify.as_deref().map(Notifications::read);
     let notify = notify.transpose()?;
+    let database = match &location {
+        Location::Sqlite(path) => Some(path.as_path()),
+        Location::Postgres(_) => None,
+    };
+    for mended in own_files::check(&state_dir, database)? {
+        message(&mended);
+    }
     let store = Store::open(&location)?;
     let mut coordinator = Coordinator::new(store, &state_dir);
     let office = match &config {
@@ -248,10 +255,13 @@ fn publish_address(
         say_address(access, state_dir);
         return Ok(());
     }
+    let holder = std::fs::File::open(&path).ok();
+    let holder = holder.and_then(|file| host::lock_holder(&file));
     message(&format!(
-        "another `slackline serve` uses {}: commands reach that one. This server waits until the other one ends, then takes over at \
+        "another `slackline serve` uses {}{}: commands reach that one. This server waits until the other one ends, then takes over at \
          http://{}/ (Ctrl-C to give up)",
         state_dir.display(),
+        holder.map_or_else(String::new, |pid| format!(" (pid {pid})")),
         access.address
     ));
     let (access, state_dir) = (access.clone(), state_dir.to_owned());

@@ -238,7 +238,7 @@ fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyh
             if let Some(why) = report.changed_template(spec) {
                 anyhow::bail!("nothing is promoted: {why}");
             }
-            report.promoted = promotions::put_in_force(live, &winner)?.done;
+            report.promoted = promotions::put_in_force(live, &winner)?.done.sentences();
             if report.promoted.is_empty() && spec.target.start.is_some() {
                 message(
                     "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",

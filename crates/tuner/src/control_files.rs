@@ -114,10 +114,14 @@ impl ControlFiles {
         }
     }
 
-    /// A file was rolled back: what it held before is not needed any more.
+    /// A file was rolled back: what it held before is not needed any more. A link to the file is
+    /// the file.
     pub(crate) fn roll_back(&mut self, path: &Path) {
-        if let Some(kept) = self.0.get_mut(path) {
-            (kept.before, kept.is_in_force) = (None, false);
+        let target = host::target(path);
+        for (known, kept) in &mut self.0 {
+            if known == path || host::target(known) == target {
+                (kept.before, kept.is_in_force) = (None, false);
+            }
         }
     }
 

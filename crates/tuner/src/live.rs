@@ -7,7 +7,7 @@ mod loading;
 mod promotion;
 mod warming;
 
-pub use promotion::{APPLY_STEPS, Changed, Left, in_sentences};
+pub use promotion::{APPLY_STEPS, Changed, Changes, Left};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -5,13 +5,18 @@
 //! promotion is a change like any other: through the journal, so that what is cut off in the middle
 //! is put back.
 
+mod served;
+
 use std::path::{Path, PathBuf};
 
 use host::{BootSetting, Change, HostError, Journal, Knob, Roots, boot_setting, fingerprint};
 use serde::{Deserialize, Serialize};
 
+use crate::control_files::ControlFiles;
 use crate::error::TunerError;
 use crate::reapply::Reapply;
+pub(crate) use served::rolled_back;
+pub use served::{Served, forget_experiment, in_force_by_experiments};
 
 /// One promotion.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,6 +25,9 @@ pub struct PromotionRecord {
     pub number: usize,
     /// The experiment, by its name.
     pub experiment: String,
+    /// The experiment of a server. None, where a command has promoted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<Served>,
     /// When.
     pub at: jiff::Timestamp,
     /// The knobs.
@@ -161,10 +169,17 @@ impl PromotedKnob {
 }
 
 impl PromotedFile {
+    /// The fingerprint of its former contents.
+    fn former(&self) -> Result<Option<String>, HostError> {
+        self.kept
+            .as_ref()
+            .map_or(Ok(None), |kept| fingerprint(kept))
+    }
+
     /// What has become of it.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        let former = self.kept.as_ref().and_then(|kept| fingerprint(kept).ok()?);
+        let former = self.former().ok().flatten();
         match fingerprint(&self.path) {
             Ok(Some(now)) if Some(&now) == self.new.as_ref() => Standing::InForce,
             Ok(Some(now)) if Some(&now) == former.as_ref() => Standing::Former,
@@ -205,6 +220,25 @@ impl PromotionRecord {
         settings.sort();
         settings
     }
+}
+
+/// Where the former contents of files of a promotion are kept.
+fn directory(state_dir: &Path, number: usize) -> PathBuf {
+    state_dir.join("promotions").join(number.to_string())
+}
+
+/// Keeps the former contents of a file of a promotion.
+fn keep_copy(
+    state_dir: &Path,
+    number: usize,
+    place: usize,
+    contents: &[u8],
+) -> Result<PathBuf, TunerError> {
+    let directory = directory(state_dir, number);
+    std::fs::create_dir_all(&directory).map_err(failed(&directory))?;
+    let kept = directory.join(place.to_string());
+    host::replace_private(&kept, contents).map_err(failed(&kept))?;
+    Ok(kept)
 }
 
 fn list_file(state_dir: &Path) -> PathBuf {
@@ -250,6 +284,7 @@ fn write_list(state_dir: &Path, records: &[PromotionRecord]) -> Result<(), Tuner
 pub(crate) fn record(
     state_dir: &Path,
     experiment: &str,
+    served: Option<&Served>,
     journal: &Journal,
     reapply: Option<Reapply>,
 ) -> Result<PromotionRecord, TunerError> {
@@ -258,6 +293,7 @@ pub(crate) fn record(
     let mut made = PromotionRecord {
         number,
         experiment: experiment.to_owned(),
+        served: served.cloned(),
         at: jiff::Timestamp::now(),
         knobs: Vec::new(),
         files: Vec::new(),
@@ -265,21 +301,20 @@ pub(crate) fn record(
         undone: None,
         left: Vec::new(),
     };
-    let directory = state_dir.join("promotions").join(number.to_string());
     for change in journal.changes()? {
         match change {
             Change::Knob { knob, old, new } => made.knobs.push(PromotedKnob { knob, old, new }),
             Change::File { path, old } => {
-                let kept = directory.join(made.files.len().to_string());
-                if let Some(old) = &old {
-                    std::fs::create_dir_all(&directory).map_err(failed(&directory))?;
-                    host::replace_private(&kept, old).map_err(failed(&kept))?;
-                }
+                let place = made.files.len();
+                let kept = old.map(|old| keep_copy(state_dir, number, place, &old));
+                let kept = kept.transpose()?;
                 let new = fingerprint(&path)?;
-                let kept = old.map(|_| kept);
                 made.files.push(PromotedFile { path, kept, new });
             }
         }
+    }
+    if let Some(by) = served {
+        served::take_over(state_dir, &mut records, &mut made, by)?;
     }
     records.push(made.clone());
     write_list(state_dir, &records)?;
@@ -325,6 +360,13 @@ pub fn undo(
     record.left = left.map(ToString::to_string).collect();
     if record.left.is_empty() {
         record.undone = Some(jiff::Timestamp::now());
+    }
+    // A later promotion keeps what is in the files now.
+    if let Ok(mut kept) = ControlFiles::kept_in(state_dir) {
+        for file in &record.files {
+            kept.roll_back(&file.path);
+        }
+        let _ = kept.keep(state_dir);
     }
     write_list(state_dir, &records)?;
     Ok(changes)
@@ -448,18 +490,18 @@ fn put_file_back(promoted: &PromotedFile, journal: &mut Journal) -> Result<UndoO
 mod tests {
     use super::*;
 
-    struct HostTree {
+    pub(super) struct HostTree {
         dir: tempfile::TempDir,
-        roots: Roots,
-        state: PathBuf,
+        pub(super) roots: Roots,
+        pub(super) state: PathBuf,
     }
 
-    fn swappiness() -> Knob {
+    pub(super) fn swappiness() -> Knob {
         Knob::Sysctl("vm.swappiness".into())
     }
 
     impl HostTree {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
             std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
@@ -471,21 +513,25 @@ mod tests {
             }
         }
 
-        fn file(&self) -> PathBuf {
+        pub(super) fn file(&self) -> PathBuf {
             self.dir.path().join("app.conf")
         }
 
-        fn value(&self) -> String {
+        pub(super) fn value(&self) -> String {
             swappiness().read(&self.roots).unwrap().unwrap()
         }
 
-        fn promote(&self, value: &str) {
+        pub(super) fn promote(&self, value: &str) {
+            self.promote_by(value, None);
+        }
+
+        pub(super) fn promote_by(&self, value: &str, served: Option<Served>) {
             let mut journal = Journal::open(&self.state).unwrap();
             journal.write(&self.roots, &swappiness(), value).unwrap();
             journal
                 .replace_file(&self.file(), value.as_bytes())
                 .unwrap();
-            record(&self.state, "it", &journal, None).unwrap();
+            record(&self.state, "it", served.as_ref(), &journal, None).unwrap();
             journal.promote_all().unwrap();
         }
     }

@@ -71,7 +71,7 @@ impl Service {
         let configuration = ["x", "y"].map(|name| (name.to_owned(), Value::Int(20)));
         let configuration = Configuration(configuration.into());
         let mut live = Live::new(&spec, &path("state"), Interrupt::default()).unwrap();
-        live.promote(&configuration).unwrap();
+        live.promote(&configuration, &row.served()).unwrap();
         live.restore().unwrap();
         let mut host = live.host(&configuration);
         if let Some(boot_id) = boot_id {
@@ -81,7 +81,10 @@ impl Service {
         let now = Timestamp::now();
         let promotion = Promotion {
             is_complete: true,
-            changed: vec!["x = 20".into()],
+            done: Changes {
+                changed: vec!["x = 20".into()],
+                ..Changes::default()
+            },
             left: Vec::new(),
             at: now,
         };
@@ -493,7 +496,7 @@ impl Service {
         let changed = self.coordinator.roll_back(self.id).unwrap();
         assert!(changed.left.is_empty(), "{changed:?}");
         assert_eq!(self.read("knob"), "50\n");
-        changed.done
+        changed.done.texts()
     }
 }
 

@@ -6,8 +6,9 @@ use tuner::spec::{ContinuousSpec, Spec};
 use super::database::{Cell, Database};
 use super::entries;
 use super::experiments::{
-    ExperimentRow, Promotion, State as ExperimentState, find, put_promotion, set, state,
+    ExperimentRow, State as ExperimentState, find, put_promotion, set, state,
 };
+use super::promotion::Promotion;
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 
@@ -180,6 +181,7 @@ mod tests {
     use jiff::Timestamp;
     use tuner::continuous::{Acting, Candidate, Promoted, Searching, Seen};
     use tuner::ledger::Drift;
+    use tuner::live::Changes;
 
     use super::super::tests::{at, new_experiment, on_both};
     use super::*;
@@ -262,7 +264,10 @@ mod tests {
             assert!(store.all_continuous().unwrap().is_empty());
             let promotion = Promotion {
                 is_complete: false,
-                changed: vec!["x = 4".into()],
+                done: Changes {
+                    changed: vec!["x = 4".into()],
+                    ..Changes::default()
+                },
                 left: Vec::new(),
                 at: time(5),
             };
@@ -317,7 +322,10 @@ mod tests {
                         state.rounds = number;
                         let promotion = Promotion {
                             is_complete: true,
-                            changed: vec![number.to_string()],
+                            done: Changes {
+                                changed: vec![number.to_string()],
+                                ..Changes::default()
+                            },
                             left: Vec::new(),
                             at: time(5),
                         };
@@ -340,7 +348,7 @@ mod tests {
                     let rounds = moment.state.map_or(0, |state| state.rounds);
                     let said = moment.entries.first();
                     let said = said.map(|entry| entry.text.trim_end_matches('.').to_owned());
-                    let changed = moment.row.promotion.map(|it| it.changed.join(""));
+                    let changed = moment.row.promotion.map(|it| it.done.changed.join(""));
                     let expected = (rounds > 0).then(|| rounds.to_string());
                     assert_eq!((moment.rounds.len(), &said), (rounds, &expected));
                     assert_eq!(changed, expected);

@@ -5,9 +5,10 @@
 //! Synchronous on purpose: one thread measures, and nothing is done before its row is committed, so
 //! there is nothing to wait for meanwhile.
 
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fs::File;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -176,6 +177,9 @@ pub(crate) enum Database {
     Sqlite {
         connection: rusqlite::Connection,
         path: PathBuf,
+        /// The files that the connection writes to. One that is moved away or replaced is written
+        /// to all the same, and lost.
+        files: OpenFiles,
         /// The file whose lock is ours.
         lock: Option<File>,
     },
@@ -208,6 +212,7 @@ impl Database {
                 Ok(Self::Sqlite {
                     connection,
                     path: path.clone(),
+                    files: OpenFiles::of(path),
                     lock: None,
                 })
             }
@@ -217,6 +222,16 @@ impl Database {
                     .map_err(|error| postgres_error(&name, &error))?;
                 Ok(Self::Postgres { client, name })
             }
+        }
+    }
+
+    /// The process that has the lock, where the kernel names it.
+    pub(crate) fn lock_holder(&self) -> Option<u32> {
+        match self {
+            Self::Sqlite { path, .. } => {
+                host::lock_holder(&File::open(with_suffix(path, ".lock")).ok()?)
+            }
+            Self::Postgres { .. } => None,
         }
     }
 
@@ -283,6 +298,15 @@ impl Database {
         };
         let rows = self.query(asked, &[name.into()])?;
         Ok(rows.first().and_then(|row| row[0].int()) > Some(0))
+    }
+
+    /// An error if what is written now would be lost, because a file of the database is not where it
+    /// was any more.
+    pub(crate) fn check_in_place(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite { files, path, .. } => files.check(path),
+            Self::Postgres { .. } => Ok(()),
+        }
     }
 
     /// The server has gone away: a new connection is needed.
@@ -361,6 +385,47 @@ impl Database {
                     .map_err(|error| postgres_error(name, &error))
             }
         }
+    }
+}
+
+/// Which files a connection has open: by device and inode, which a file keeps when it is moved.
+#[derive(Debug, Default)]
+pub(crate) struct OpenFiles(BTreeMap<PathBuf, (u64, u64)>);
+
+impl OpenFiles {
+    /// The database's file. SQLite makes the two beside it when it first needs them, and has them
+    /// until it closes the database.
+    fn of(path: &Path) -> Self {
+        let mut files = Self::default();
+        let _ = files.check(path);
+        files
+    }
+
+    fn check(&mut self, path: &Path) -> Result<(), Error> {
+        for suffix in ["", "-wal", "-shm"] {
+            let file = with_suffix(path, suffix);
+            let now = std::fs::metadata(&file).map(|now| (now.dev(), now.ino()));
+            let what = match (now, self.0.get(&file)) {
+                (Ok(now), None) => {
+                    self.0.insert(file, now);
+                    continue;
+                }
+                (Ok(now), Some(then)) if now == *then => continue,
+                (Err(_), None) => continue,
+                (Ok(_), Some(_)) => "was replaced",
+                (Err(error), Some(_)) if error.kind() == std::io::ErrorKind::NotFound => {
+                    "was moved away or removed"
+                }
+                // Nobody can tell.
+                (Err(_), Some(_)) => continue,
+            };
+            return Err(Error::Unavailable(format!(
+                "{} {what} while the server runs, so what it writes now would be lost: put the file back, or start the server again to \
+                 use what is there",
+                file.display()
+            )));
+        }
+        Ok(())
     }
 }
 

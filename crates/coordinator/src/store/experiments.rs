@@ -6,13 +6,14 @@ use bayes_opt::Observation;
 use host::Roots;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
-use tuner::live::Changed;
+use tuner::promotions::Served;
 use tuner::report::{Finding, Report};
 use tuner::sentence::counted;
 use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::entries::happened;
+use super::promotion::Promotion;
 use super::queue::end_of_queue;
 use super::{Store, json, name_of, to_json, usize_of, waiting};
 use crate::error::Error;
@@ -106,34 +107,6 @@ impl Wish {
     }
 }
 
-/// A configuration left in force on the host, and how it came there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promotion {
-    /// It was written down before it was begun; what cut it off in between left it open how far it
-    /// came.
-    pub is_complete: bool,
-    /// What was changed: knobs and their values, files, `apply` steps.
-    pub changed: Vec<String>,
-    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back
-    /// again tries these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<String>,
-    /// When, in UTC.
-    pub at: jiff::Timestamp,
-}
-
-impl Promotion {
-    /// What a rollback has left of this; nothing, where it restored everything.
-    pub(crate) fn rest(at: jiff::Timestamp, changed: &Changed) -> Option<Self> {
-        (!changed.left.is_empty()).then(|| Self {
-            is_complete: true,
-            changed: changed.left.iter().map(ToString::to_string).collect(),
-            left: changed.left.iter().map(|it| it.subject.clone()).collect(),
-            at,
-        })
-    }
-}
-
 /// An experiment, without what it measured.
 #[derive(Clone, Debug)]
 pub struct ExperimentRow {
@@ -181,6 +154,14 @@ impl ExperimentRow {
     /// The budget in force.
     pub fn budget(&self) -> &BudgetSpec {
         self.budget.as_ref().unwrap_or(&self.spec.budget)
+    }
+
+    /// Which one it is in the list of what is in force on a host.
+    pub(crate) fn served(&self) -> Served {
+        Served {
+            experiment: self.id,
+            made_ms: self.created_ms,
+        }
     }
 
     /// What of it is in force: not what a rollback could not restore.
@@ -503,7 +484,7 @@ impl Store {
                     promoted: promotion.as_ref().is_some_and(|it| it.left.is_empty()),
                     not_restored: promotion
                         .filter(|it| !it.left.is_empty())
-                        .map_or_else(Vec::new, |it| it.changed),
+                        .map_or_else(Vec::new, |it| it.done.changed),
                 })
             })
             .collect::<Result<Vec<_>, Error>>();
@@ -672,7 +653,7 @@ impl Store {
                 ))
             })?;
             set(database, id, "promotion", Cell::Null)?;
-            Ok(rest.changed.clone())
+            Ok(rest.done.changed.clone())
         })
     }
 

@@ -17,6 +17,7 @@ mod database;
 mod entries;
 mod evaluations;
 mod experiments;
+mod promotion;
 mod queue;
 mod schema;
 #[cfg(test)]
@@ -34,7 +35,8 @@ pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Point, Running, Tally};
 pub(crate) use experiments::unfinished;
-pub use experiments::{ExperimentRow, Promotion, State, Summary, Wish};
+pub use experiments::{ExperimentRow, State, Summary, Wish};
+pub use promotion::Promotion;
 use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;
 
@@ -82,6 +84,20 @@ impl Store {
         Ok(is_ours)
     }
 
+    /// The process that has the lock, where the kernel of this host names it.
+    pub(crate) fn lock_holder(&self) -> Option<u32> {
+        self.connection().ok()?.lock_holder()
+    }
+
+    /// An error if what is written now would be lost: the database's file was moved away or
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn check_in_place(&self) -> Result<(), Error> {
+        self.connection()?.check_in_place()
+    }
+
     /// Grows with every change.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
@@ -120,6 +136,7 @@ impl Store {
     /// open which; whoever gets it reads what is there before going on.
     fn change<T>(&self, work: impl FnOnce(&mut Database) -> Result<T, Error>) -> Result<T, Error> {
         let mut database = self.connection()?;
+        database.check_in_place()?;
         database.batch("BEGIN")?;
         let changed = work(&mut database).and_then(|done| database.batch("COMMIT").map(|()| done));
         if changed.is_err() {

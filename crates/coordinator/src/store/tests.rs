@@ -10,6 +10,7 @@ use tuner::assignment::Measured;
 use tuner::begun::{Begun, ControlRun};
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::live::Changes;
 use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 
@@ -384,7 +385,10 @@ fn a_queued_experiment_says_what_it_waits_for() {
         // A pause is enough: the two share no service that runs by itself.
         let promotion = Promotion {
             is_complete: true,
-            changed: vec!["x = 1".into()],
+            done: Changes {
+                changed: vec!["x = 1".into()],
+                ..Changes::default()
+            },
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
@@ -439,6 +443,32 @@ fn a_queued_experiment_says_what_it_waits_for() {
 }
 
 #[test]
+fn nothing_is_written_to_a_file_that_is_not_where_it_was() {
+    for name in ["slackline.db", "slackline.db-wal", "slackline.db-shm"] {
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::Sqlite(dir.path().join("slackline.db"));
+        let store = Store::open(&location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        let (file, away) = (dir.path().join(name), dir.path().join("away"));
+        std::fs::rename(&file, &away).unwrap();
+        let refused = |said: &str| {
+            let error = store.create(&new_experiment()).unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error}");
+            let path = file.display().to_string();
+            let error = error.to_string();
+            assert!(error.contains(&path) && error.contains(said), "{error}");
+            // What is there can still be read: pages say so, and a rollback works.
+            assert_eq!(store.experiment(id).unwrap().id, id);
+        };
+        refused("was moved away or removed");
+        std::fs::write(&file, "").unwrap();
+        refused("was replaced");
+        std::fs::rename(&away, &file).unwrap();
+        store.create(&new_experiment()).unwrap();
+    }
+}
+
+#[test]
 fn one_coordinator_has_a_store() {
     on_both(|location| {
         let first = Store::open(location).unwrap();
@@ -446,6 +476,9 @@ fn one_coordinator_has_a_store() {
         assert!(first.try_lock().unwrap());
         assert!(first.try_lock().unwrap(), "it has it already");
         assert!(!second.try_lock().unwrap());
+        if let Location::Sqlite(_) = location {
+            assert_eq!(second.lock_holder(), Some(std::process::id()));
+        }
         drop(first);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while !second.try_lock().unwrap() {

@@ -17,7 +17,7 @@ use crate::access::Role;
 use crate::readers;
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
-use crate::web::{Params, one_of};
+use crate::web::{Params, needed_of, one_of};
 
 /// What an export can be.
 const FORMATS: &[&str] = &["json", "csv", "parquet"];
@@ -36,7 +36,10 @@ pub(crate) async fn export(
     Params(query): Params<ExportQuery>,
 ) -> Result<Response, Refusal> {
     let id = super::id(&id)?;
-    let format = one_of("format", query.format.as_deref(), FORMATS)?.unwrap_or("json");
+    let format = match query.format.as_deref() {
+        Some(format) => needed_of("format", format, FORMATS)?,
+        None => "json",
+    };
     let (kind, body) = match format {
         "csv" => {
             let write = |spec: &_, rows: &_| {

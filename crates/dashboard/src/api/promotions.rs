@@ -7,6 +7,7 @@ use coordinator::store::{ExperimentRow, Store};
 use coordinator::{Coordinator, Error};
 use jiff::Timestamp;
 use serde::Serialize;
+use tuner::live::Changes;
 use tuner::promotions::PromotionRecord;
 use tuner::spec::Mode;
 
@@ -22,8 +23,9 @@ pub(crate) struct InForce {
     experiments: Vec<OfExperiment>,
     /// Those whose rollback could not restore everything.
     not_restored: Vec<NotRestored>,
-    /// Those of `slackline tune --promote` and `slackline apply` with the server's state directory.
-    /// `slackline promotions undo` takes one back.
+    /// Those of `slackline tune --promote` and `slackline apply` with the server's state directory,
+    /// and those of experiments that the database has lost. `slackline promotions undo` takes one
+    /// back.
     commands: Vec<OfCommand>,
 }
 
@@ -47,7 +49,8 @@ struct OfExperiment {
     /// Who promoted it, for tokens that may write.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    changed: Vec<String>,
+    #[serde(flatten)]
+    done: Changes,
 }
 
 /// Who promotes in continuous mode.
@@ -91,6 +94,9 @@ pub(crate) struct OfCommand {
     pub(crate) number: usize,
     /// The experiment's name.
     pub(crate) experiment: String,
+    /// The number that an experiment had in the database, which does not have it any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<i64>,
     pub(crate) at: Timestamp,
     pub(crate) changed: Vec<String>,
 }
@@ -99,6 +105,7 @@ impl From<PromotionRecord> for OfCommand {
     fn from(record: PromotionRecord) -> Self {
         Self {
             number: record.number,
+            lost: record.served.as_ref().map(|by| by.experiment),
             changed: record.changed(),
             experiment: record.experiment,
             at: record.at,
@@ -106,11 +113,13 @@ impl From<PromotionRecord> for OfCommand {
     }
 }
 
-/// What commands have promoted with the server's state directory and is in force now.
+/// What commands, and experiments that the database has lost, have promoted with the server's state
+/// directory and is in force now.
 pub(crate) fn of_commands(coordinator: &Coordinator) -> Result<Vec<OfCommand>, Error> {
     let roots = host::Roots::default();
     let records = tuner::promotions::list(coordinator.state_dir())?.into_iter();
-    let in_force = records.filter(|record| record.is_in_force(&roots));
+    let of_commands = records.filter(|it| it.served.is_none() && it.is_in_force(&roots));
+    let in_force = of_commands.chain(coordinator.unknown_promotions()?);
     Ok(in_force.map(OfCommand::from).collect())
 }
 
@@ -144,7 +153,7 @@ pub(crate) async fn promotions(State(app): Here, Extension(visitor): Who) -> Rep
                 name: summary.name,
                 at: it.at,
                 is_complete: it.is_complete,
-                changed: it.changed,
+                done: it.done,
             }));
         }
         Ok(InForce {

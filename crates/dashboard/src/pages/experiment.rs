@@ -6,7 +6,6 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
 use coordinator::{Coordinator, Error};
-use tuner::live::in_sentences;
 use tuner::report::difference;
 use tuner::sentence::sentence;
 use tuner::spec::Mode;
@@ -268,7 +267,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     }
     let queue = readers::seen(role, store.queue(id)?)?;
     let not_restored = row.unfinished_rollback();
-    let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
+    let not_restored = not_restored.map_or_else(Vec::new, |it| it.done.changed.clone());
     let not_restored = readers::lines(role, not_restored).join(", ");
     let has_measured = store.has_measured(id)?;
     let mut verdict = Verdict::of(&row);
@@ -317,7 +316,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         promoted: in_force
             .clone()
-            .flat_map(|it| in_sentences(&it.changed))
+            .flat_map(|it| it.done.sentences())
             .collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),

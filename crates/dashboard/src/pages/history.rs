@@ -3,7 +3,6 @@
 use coordinator::Error;
 use coordinator::store::ExperimentRow;
 use jiff::Timestamp;
-use tuner::live::in_sentences;
 use tuner::spec::Mode;
 
 use crate::access::{Role, Visitor};
@@ -149,16 +148,12 @@ pub(crate) fn of(
     for promotion in once {
         let (what, detail, class) = match promotion.left.is_empty() {
             true if is_promotion_in_audit => continue,
-            true => (
-                "Promotion",
-                in_sentences(&promotion.changed).join(" "),
-                "good",
-            ),
+            true => ("Promotion", promotion.done.sentences().join(" "), "good"),
             false => (
                 "Rollback",
                 format!(
                     "The rollback could not restore {}.",
-                    promotion.changed.join(", ")
+                    promotion.done.changed.join(", ")
                 ),
                 "bad",
             ),

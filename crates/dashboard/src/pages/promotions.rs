@@ -6,7 +6,6 @@ use axum::extract::State;
 use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::Summary;
-use tuner::live::in_sentences;
 use tuner::report::score_text;
 use tuner::spec::Mode;
 
@@ -132,7 +131,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
                 .filter(|_| may_write || is_always_on)
                 .unwrap_or_else(|| "a user".into()),
             configuration: configuration.as_ref().map(format::configuration),
-            changed: in_sentences(&promotion.changed),
+            changed: promotion.done.sentences(),
             objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
             verdict: Verdict::of(&row),
             gain: promoted.map_or_else(String::new, |it| score_text(it.gain, &objective(&row))),

@@ -20,6 +20,8 @@ use crate::reply::Refusal;
 use crate::units::Unit;
 use crate::web::{encoded, one_of, pairs};
 
+/// No experiment has more pages.
+const PAGE_MAX: usize = 1 << 20;
 /// Rows on a page: what a reader looks through at once.
 const ROWS: usize = 50;
 /// No search text is longer.
@@ -74,9 +76,13 @@ impl Look {
         for (name, value) in pairs(query) {
             match name.as_str() {
                 "page" => {
-                    let page = value.parse::<usize>();
-                    let page = page.map_err(|_| wrong(format!("page={value}: give a number")))?;
-                    look.page = page.clamp(1, 1 << 20);
+                    let page = value.parse::<usize>().ok();
+                    let page = page.filter(|page| (1..=PAGE_MAX).contains(page));
+                    look.page = page.ok_or_else(|| {
+                        wrong(format!(
+                            "page={value}: give a whole number from 1 to {PAGE_MAX}"
+                        ))
+                    })?;
                 }
                 // A field of a form that nobody filled in.
                 "sort" | "column" if value.is_empty() => {}
@@ -684,7 +690,15 @@ mod tests {
         let again = Look::parse(link.trim_start_matches('?')).unwrap();
         assert_eq!(again, Look { page: 3, ..look });
         assert!(Look::parse("").unwrap().is_plain());
-        for wrong in ["page=abc", "outcome=good", "sorted=rank"] {
+        for wrong in [
+            "page=abc",
+            "page=0",
+            "page=-1",
+            "page=1048577",
+            "page=99999999999999999999",
+            "outcome=good",
+            "sorted=rank",
+        ] {
             assert!(Look::parse(wrong).is_err(), "{wrong}");
         }
     }

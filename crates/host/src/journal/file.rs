@@ -17,6 +17,7 @@ use super::record::{Action, Record};
 use super::{Journal, replace_private, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
 use crate::knob::Knob;
+use crate::roots::write_bytes;
 
 /// How long an attribute and a list of their names may be (include/uapi/linux/limits.h,
 /// `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -25,7 +26,7 @@ const XATTR_LIST_MAX_BYTES: usize = 65_536;
 
 /// The file that a path really means: a symbolic link is followed, so that the link itself stays,
 /// also where there is nothing at its end yet.
-pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
+pub(super) fn link_target(path: &Path) -> Result<PathBuf, HostError> {
     let failed = |error: io::Error| HostError::read(path, &error);
     let mut path = std::path::absolute(path).map_err(failed)?;
     loop {
@@ -48,6 +49,27 @@ pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
         (Some(directory), Some(name)) => directory.join(name),
         _ => path,
     })
+}
+
+/// The file that a path really means, with every link and every `..` followed; the path itself
+/// where nobody can tell.
+#[must_use]
+pub fn target(path: &Path) -> PathBuf {
+    link_target(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether two paths mean one file: by device and inode where both are there, as two hard links and
+/// two mounts of one file are, else by what they lead to.
+#[must_use]
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    if one == other {
+        return true;
+    }
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        (Err(_), Err(_)) => target(one) == target(other),
+        _ => false,
+    }
 }
 
 /// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else
@@ -185,7 +207,7 @@ impl Journal {
     /// [`HostError::Irreplaceable`] and [`HostError::Attribute`] (it was not touched either);
     /// [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
-        let path = target(path)?;
+        let path = link_target(path)?;
         let backup = self.save_found(&path)?;
         self.change_file(&path, backup, contents, |path| replace(path, contents))
     }
@@ -198,7 +220,7 @@ impl Journal {
     ///
     /// As of [`replace_file`](Self::replace_file).
     pub fn remove_file(&mut self, path: &Path) -> Result<bool, HostError> {
-        let path = target(path)?;
+        let path = link_target(path)?;
         if ordinary(&path)?.is_none() {
             return Ok(false);
         }
@@ -400,6 +422,33 @@ pub(super) fn replace(path: &Path, contents: &[u8]) -> Result<(), HostError> {
     }
     written?;
     path.parent().map_or(Ok(()), sync_directory).map_err(failed)
+}
+
+/// Gives an ordinary file new contents: by a rename, so that nobody sees half of it. Where there is
+/// no other way, the file is written in place: it has several hard links, is mounted itself, or its
+/// directory or attributes are not ours to write. Never makes the file.
+pub(crate) fn replace_or_write(path: &Path, contents: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    let contents = &*crate::roots::fake_kernel::answer(path, contents)?;
+    let path = link_target(path).map_err(|error| io_error(&error))?;
+    let in_place = || write_bytes(&path, contents).and_then(|()| File::open(&path)?.sync_all());
+    if fs::metadata(&path)?.nlink() > 1 {
+        return in_place();
+    }
+    match replace(&path, contents) {
+        Ok(()) => Ok(()),
+        Err(HostError::Attribute { .. }) => in_place(),
+        Err(error) => match error.errno() {
+            Some(libc::EBUSY | libc::EACCES | libc::EPERM | libc::EROFS | libc::ENAMETOOLONG) => {
+                in_place()
+            }
+            _ => Err(io_error(&error)),
+        },
+    }
+}
+
+fn io_error(error: &HostError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno().unwrap_or(libc::EIO))
 }
 
 fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), HostError> {

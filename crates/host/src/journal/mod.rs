@@ -24,7 +24,8 @@ mod record;
 mod restore;
 mod together;
 
-pub use file::{Change, Former, check_replaceable, fingerprint};
+pub(crate) use file::replace_or_write;
+pub use file::{Change, Former, check_replaceable, fingerprint, is_same_file, target};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -355,7 +356,7 @@ impl Journal {
     ///
     /// [`HostError::Journal`]; [`HostError::Read`] of a link that leads nowhere.
     pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
-        let target = file::target(path)?;
+        let target = file::link_target(path)?;
         self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::file::{fnv, in_words, read_ordinary, replace, temporary};
+use super::file::{fnv, in_words, read_ordinary, replace, replace_or_write, target, temporary};
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
 use super::{Journal, sync_directory};
@@ -356,6 +356,7 @@ impl Journal {
         if found == old && is_whole() {
             // An undo that was killed may have put it there and not on disk.
             if backup.is_some() && !dry_run {
+                remove_temporary(&path);
                 sync_ordinary(&path).map_err(|error| errno_of(&error))?;
             }
             return Ok(RestoreOutcome::AlreadyOriginal);
@@ -368,7 +369,7 @@ impl Journal {
             Some(_) if found == old => {}
             Some(left) if is_same_state(left, &found) || self.is_reset_by_kernel(knob) => {}
             // An undo that was killed between opening an ordinary file, which empties it, and
-            // writing it.
+            // writing it in place.
             Some(left) if found.is_empty() && !left.is_empty() => {}
             Some(left) => {
                 return Ok(RestoreOutcome::ChangedByOther {
@@ -382,6 +383,14 @@ impl Journal {
         }
         let written = match &original {
             // The journal has no copy any more once it is undone.
+            Some(original) if knob.is_ordinary(roots) => {
+                remove_temporary(&path);
+                match replace_or_write(&path, original) {
+                    // A full disk has no room for a second file; the first one's room is enough.
+                    Err(error) if is_full(&error) => write_ordinary(&path, original),
+                    written => written,
+                }
+            }
             Some(original) => write_ordinary(&path, original),
             None => undo_lines(knob, old, &found)
                 .iter()
@@ -470,8 +479,7 @@ impl Journal {
         dry_run: bool,
     ) -> Result<RestoreOutcome, i32> {
         if !dry_run {
-            // A crash in the middle of replacing leaves the copy.
-            let _ = fs::remove_file(temporary(path));
+            remove_temporary(path);
         }
         let found = match read_ordinary(path) {
             // A directory or a pipe in its place.
@@ -545,6 +553,15 @@ fn undo_lines(knob: &Knob, old: &str, found: &str) -> Vec<String> {
     let is_changed = |line: &&str| !found.lines().any(|known| known == *line);
     lines.extend(old.lines().filter(is_changed).map(str::to_owned));
     lines
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// A kill in the middle of replacing a file leaves the copy beside it.
+fn remove_temporary(path: &Path) {
+    let _ = fs::remove_file(temporary(&target(path)));
 }
 
 fn write_ordinary(path: &Path, contents: &[u8]) -> io::Result<()> {

@@ -664,6 +664,7 @@ fn half_sent_requests_take_nothing_from_an_evaluation_and_hold_up_no_end() {
     let half = "GET / HTTP/1.1\r\nHost: h\r\nX-Half:".to_owned();
     let id = server.create();
     server.wait_for_evaluation(id);
+    let half_a_body = body.clone();
     let texts = std::iter::repeat_n(half, 230).chain([body, stream]);
     let sent = texts.map(|text| {
         let mut connection = std::net::TcpStream::connect(address).unwrap();
@@ -688,6 +689,14 @@ fn half_sent_requests_take_nothing_from_an_evaluation_and_hold_up_no_end() {
         String::from_utf8_lossy(&status).into_owned()
     };
     assert_eq!(within(&mut open[230], 30), "HTTP/1.1 408");
+    let mut cut = std::net::TcpStream::connect(address).unwrap();
+    cut.write_all(half_a_body.as_bytes()).unwrap();
+    cut.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut cut, &mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let said = "the connection ended before the whole body of the request had arrived";
+    assert!(answer.contains(said), "{answer}");
     let mut long = std::net::TcpStream::connect(address).unwrap();
     let text =
         format!("POST /api/v1/experiments HTTP/1.1\r\n{head}Content-Length: 99999999999\r\n\r\n");

@@ -224,3 +224,56 @@ fn a_report_of_this_host_is_not_said_to_be_of_another() {
         "{said}"
     );
 }
+
+#[test]
+fn a_number_has_one_form_and_a_directory_is_one() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    server.create();
+    let write = format!("Bearer {}", server.token("write_token"));
+    let page = [("authorization", write.as_str()), ("accept", "text/html")];
+    for (path, status) in [
+        ("/experiments/1?page=0", 400),
+        ("/experiments/1?page=18446744073709551616", 400),
+        ("/experiments/1?page=1", 200),
+        ("/experiments/+1", 404),
+        ("/experiments/01", 404),
+        ("/experiments/1/evaluations/+1", 404),
+        ("/api/v1/experiments/+1", 404),
+        ("/api/v1/experiments/1/export?format=", 400),
+        ("/api/v1/experiments/1/export", 200),
+    ] {
+        let answered = crate::api::status("GET", &server.page(path), &page, "");
+        assert_eq!(answered, status, "{path}");
+    }
+    let json = [
+        ("authorization", write.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let file = toy.path("file");
+    std::fs::write(&file, "").unwrap();
+    let (absent, file) = (toy.path("absent"), file.display().to_string());
+    let absent = absent.display().to_string();
+    for (dir, status, said) in [
+        ("relative", 400, "dir must be an absolute path".to_owned()),
+        (
+            &absent,
+            422,
+            format!("{absent} cannot be used: No such file"),
+        ),
+        (&file, 422, format!("{file} is not a directory")),
+    ] {
+        let body =
+            json!({ "spec": toy.spec.to_string(), "format": "json", "dir": dir }).to_string();
+        let answer = crate::api::answer("POST", &server.url("/experiments"), &json, &body);
+        assert_eq!(answer.status(), status, "{dir}");
+        let answer: Value = answer.into_body().read_json().unwrap();
+        assert!(answer["detail"].to_string().contains(&said), "{answer}");
+        if status == 422 {
+            assert_eq!(answer["key"], "dir", "{answer}");
+        }
+        let checked = crate::api::answer("POST", &server.url("/specs/check"), &json, &body);
+        let checked = checked.into_body().read_to_string().unwrap();
+        assert!(checked.contains(&said), "{checked}");
+    }
+}

@@ -18,6 +18,7 @@ mod browser_pages;
 mod cluster;
 mod command_line;
 mod continuous;
+mod database;
 mod faults;
 mod fleet;
 mod guest;

@@ -79,7 +79,7 @@ fn promote_leaves_the_winner_and_an_empty_journal() {
         toy.spec["budget"]["evaluations"] = json!(4);
         let ended = Ended::of(toy.tune(&["--promote", "--json", "-"]))
             .with_code(0)
-            .saying(&["Promoted: "]);
+            .saying(&["Promoted. In force: "]);
         // With `--json -` standard output is the report and nothing else.
         let report: Value = serde_json::from_str(&ended.stdout).unwrap();
         let winner = report["verification"][0]["configuration"]["x"].to_string();

@@ -52,7 +52,7 @@ pub use state::{
 pub use view::{Evidence, TestValue, View};
 
 use crate::ledger::Drift;
-use crate::live::{Changed, in_sentences};
+use crate::live::Changed;
 use crate::report::{score_text, significant};
 use crate::sentence::{counted, sentence};
 use crate::spec::{AlertSpec, ObjectiveSpec};
@@ -242,7 +242,7 @@ impl Controller {
     fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
         let mut text = how.to_owned();
         if !changed.done.is_empty() {
-            text += &format!(". Done: {}", changed.done.join("; "));
+            text += &format!(". Done: {}", changed.done.texts().join("; "));
         }
         self.state.left = changed.left.iter().map(ToString::to_string).collect();
         if !self.state.left.is_empty() {
@@ -730,7 +730,7 @@ impl Controller {
         match (acting, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = score_text(candidate.gain, &self.rules.objective);
-                let done = in_sentences(&changed.done).join(" ");
+                let done = changed.done.sentences().join(" ");
                 let text = format!("{done} The gain was {gain} when verified");
                 self.say(now, "promoted", text);
                 self.state.left.clear();

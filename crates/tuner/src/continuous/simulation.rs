@@ -17,7 +17,7 @@ use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
 use crate::ledger::{Event, Kept, Ledger, Wish};
-use crate::live::Changed;
+use crate::live::{Changed, Changes};
 use crate::simulation::{Noise, SimulatedService, Truth, number};
 use crate::spec::{AlertSpec, CheckedSpec};
 
@@ -538,7 +538,10 @@ impl World for Simulated<'_> {
             .iter()
             .map(|(name, value)| format!("{name} = {value}"));
         Ok(Some(Ok(Changed {
-            done: changed.collect(),
+            done: Changes {
+                changed: changed.collect(),
+                ..Changes::default()
+            },
             ..Changed::default()
         })))
     }

@@ -1,15 +1,16 @@
 //! Promotions and rollbacks: a configuration is put in force and left there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bayes_opt::Configuration;
 use host::Knob;
+use serde::{Deserialize, Serialize};
 
 use super::{Live, knobs};
 use crate::bench::Arm;
 use crate::control_files::{Before, ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
-use crate::promotions::{self, PromotionRecord};
+use crate::promotions::{self, PromotionRecord, Served};
 use crate::reapply::Reapply;
 use crate::scratch;
 use crate::target::{Instance, Side};
@@ -17,10 +18,8 @@ use crate::target::{Instance, Side};
 /// What a promotion or a rollback has changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// Of a promotion what it has put in force, each with its value (`vm.swappiness = 10`, `file
-    /// /etc/app.conf`), the steps that it ran (`apply step systemctl reload app`), and where it
-    /// keeps what files held before. Of a rollback what it has done.
-    pub done: Vec<String>,
+    /// What it has done.
+    pub done: Changes,
     /// Of a rollback: what it could not restore.
     pub left: Vec<Left>,
     /// The promotion in the list of them.
@@ -30,36 +29,57 @@ pub struct Changed {
 /// The subject of [`Left`] where the service could not be told of what is restored.
 pub const APPLY_STEPS: &str = "the apply steps";
 
-/// How the texts of [`Changed::done`] begin that are of nothing in force.
-const STEP: &str = "apply step ";
-const FORMER: &str = "previous contents of ";
-const FORMER_IN: &str = ", kept in ";
+/// What a promotion or a rollback has done: three lists of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// What is in force, each with its value (`vm.swappiness = 10`, `file /etc/app.conf`). Of a
+    /// rollback, what became of each knob and file.
+    pub changed: Vec<String>,
+    /// The `apply` steps that it ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+    /// Where the copies are of what files held before, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<String>,
+}
 
-/// What a promotion has done ([`Changed::done`]), in sentences: what is in force, the apply steps
-/// that it ran, and where the previous contents of files are.
-#[must_use]
-pub fn in_sentences(done: &[String]) -> Vec<String> {
-    let (mut in_force, mut steps, mut former) = (Vec::new(), Vec::new(), Vec::new());
-    for it in done {
-        let kept = it.strip_prefix(FORMER);
-        if let Some(step) = it.strip_prefix(STEP) {
-            steps.push(format!("`{step}`"));
-        } else if let Some((path, kept)) = kept.and_then(|it| it.split_once(FORMER_IN)) {
-            former.push(format!("The previous contents of {path} are in {kept}."));
-        } else {
-            in_force.push(it.as_str());
+impl Changes {
+    /// Whether nothing was done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.steps.is_empty() && self.copies.is_empty()
+    }
+
+    /// What a promotion has done, in sentences.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if !self.changed.is_empty() {
+            sentences.push(format!("In force: {}.", self.changed.join(", ")));
+        }
+        if !self.steps.is_empty() {
+            let s = if self.steps.len() == 1 { "" } else { "s" };
+            let steps = self.steps.iter().map(|step| format!("`{step}`"));
+            let steps = steps.collect::<Vec<_>>().join(", ");
+            sentences.push(format!("Apply step{s}: {steps}."));
+        }
+        sentences.extend(self.copies.iter().cloned());
+        sentences
+    }
+
+    /// What a rollback has done, a text each.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let all = self.changed.iter().chain(&self.steps).chain(&self.copies);
+        all.cloned().collect()
+    }
+
+    fn of_knobs<'a>(knobs: impl Iterator<Item = &'a (Knob, String)>) -> Self {
+        Self {
+            changed: knobs.map(in_words).collect(),
+            ..Self::default()
         }
     }
-    let mut sentences = Vec::new();
-    if !in_force.is_empty() {
-        sentences.push(format!("In force: {}.", in_force.join(", ")));
-    }
-    if !steps.is_empty() {
-        let s = if steps.len() == 1 { "" } else { "s" };
-        sentences.push(format!("Apply step{s}: {}.", steps.join(", ")));
-    }
-    sentences.extend(former);
-    sentences
 }
 
 /// What a rollback could not restore.
@@ -99,36 +119,41 @@ struct FormerFiles {
 }
 
 impl Live<'_> {
-    /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a
-    /// rollback: see [`roll_back`](Self::roll_back).
+    /// Applies a verified configuration of a server's experiment to the running system and leaves
+    /// it there: its knobs, and, for a service that Slackline did not start, its files and `apply`
+    /// steps. The control's is a rollback: see [`roll_back`](Self::roll_back). The list of
+    /// promotions ([`crate::promotions`]) has it until it is rolled back.
     ///
     /// # Errors
-    /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
-    pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
+    /// A knob or an `apply` step refuses, or the list cannot be written; everything is restored by
+    /// the next [`Live::restore`].
+    pub fn promote(
+        &mut self,
+        configuration: &Configuration,
+        by: &Served,
+    ) -> Result<Changed, TunerError> {
         match *configuration == self.spec.space.default_configuration() {
             true => self.roll_back(&[]),
-            false => self.put_in_force(configuration, false),
+            false => self.put_in_force(configuration, Some(by)),
         }
     }
 
-    /// As [`promote`](Self::promote), kept in the list of promotions ([`crate::promotions`]), by
-    /// which it can be undone.
+    /// As [`promote`](Self::promote), for a command: the list of promotions is what undoes it.
     ///
     /// # Errors
-    /// As [`promote`](Self::promote), and where the list cannot be written.
+    /// As [`promote`](Self::promote).
     pub fn promote_listed(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
-        self.put_in_force(configuration, true)
+        self.put_in_force(configuration, None)
     }
 
     fn put_in_force(
         &mut self,
         configuration: &Configuration,
-        is_listed: bool,
+        served: Option<&Served>,
     ) -> Result<Changed, TunerError> {
         let attached = self.spec.target.start.is_none();
         if attached {
-            self.keep_control_files(is_listed).map_err(refused)?;
+            self.keep_control_files(served.is_none()).map_err(refused)?;
         }
         let instance = self.prepare_promotion(configuration).map_err(refused)?;
         let knobs =
@@ -140,7 +165,7 @@ impl Live<'_> {
         let knobs = knobs::of_host(knobs);
         self.journal.write_together(&self.roots, &knobs)?;
         let mut changed = Changed {
-            done: knobs.iter().map(in_words).collect(),
+            done: Changes::of_knobs(knobs.iter()),
             ..Changed::default()
         };
         if attached {
@@ -148,30 +173,27 @@ impl Live<'_> {
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
             let files = self.spec.target.files.iter();
-            changed
-                .done
-                .extend(files.map(|file| format!("file {}", file.path)));
+            let files = files.map(|file| format!("file {}", file.path));
+            changed.done.changed.extend(files);
         }
         if self.tell_service(&instance)? {
             let told = instance.reapply(self.spec).map_err(refused)?;
-            let steps = told.steps.iter();
-            let steps = steps.map(|step| format!("{STEP}{}", step.in_words()));
-            changed.done.extend(steps);
+            changed.done.steps = told.steps.iter().map(|step| step.in_words()).collect();
         }
         if changed.done.is_empty() {
             return Ok(changed);
         }
-        if is_listed {
-            let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
-            let (dir, name) = (&self.state_dir, &self.spec.name);
-            changed.listed = Some(promotions::record(dir, name, &self.journal, reapply)?);
-        }
+        let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
+        let (dir, name) = (&self.state_dir, &self.spec.name);
+        let listed = promotions::record(dir, name, served, &self.journal, reapply)?;
+        changed.listed = served.is_none().then_some(listed);
         self.control_files_in_force(&instance).map_err(refused)?;
-        let former = self.journal.promote_all()?;
-        changed.done.extend(former.iter().map(|former| {
+        let former = self.journal.promote_all()?.into_iter();
+        let copies = former.map(|former| {
             let (path, kept) = (former.path.display(), former.kept.display());
-            format!("{FORMER}{path}{FORMER_IN}{kept}")
-        }));
+            format!("The previous contents of {path} are in {kept}.")
+        });
+        changed.done.copies = copies.collect();
         Reapply::forget(&self.state_dir);
         Ok(changed)
     }
@@ -217,7 +239,7 @@ impl Live<'_> {
         let is_done = |knob: &Knob| refused_knobs.iter().all(|(refused, _)| refused != knob);
         let done = knobs.iter().filter(|(knob, _)| is_done(knob));
         let mut changed = Changed {
-            done: done.map(in_words).collect(),
+            done: Changes::of_knobs(done),
             ..Changed::default()
         };
         let left = refused_knobs.iter();
@@ -239,17 +261,27 @@ impl Live<'_> {
         if changed.done.is_empty() {
             return Ok(changed);
         }
-        let former = self.journal.promote_all()?;
-        changed.done.extend(former.iter().map(|former| {
+        let former = self.journal.promote_all()?.into_iter();
+        let copies = former.map(|former| {
             let (path, kept) = (former.path.display(), former.kept.display());
             format!(
                 "somebody else had changed {path} since the promotion: their version is in {kept}"
             )
-        }));
+        });
+        changed.done.copies = copies.collect();
         Reapply::forget(&self.state_dir);
+        let removed = files.removed.iter().map(|(path, _)| path);
+        let back: Vec<&Path> = files
+            .written
+            .iter()
+            .chain(removed)
+            .map(PathBuf::as_path)
+            .collect();
+        let knobs = knobs.into_iter().map(|(knob, _)| knob);
+        let knobs: Vec<Knob> = knobs.filter(|knob| is_done(knob)).collect();
+        promotions::rolled_back(&self.state_dir, &knobs, &back);
         if let Ok(mut kept) = ControlFiles::kept_in(&self.state_dir) {
-            let removed = files.removed.iter().map(|(path, _)| path);
-            for path in files.written.iter().chain(removed) {
+            for path in &back {
                 kept.roll_back(path);
             }
             // A full disk keeps nobody from rolling back.
@@ -278,15 +310,15 @@ impl Live<'_> {
         changed: &mut Changed,
     ) -> Result<(), TunerError> {
         let mut tell = |live: &mut Self| {
-            let is_told = live.tell_service(instance)?;
-            let told = is_told.then(|| "ran the apply steps".to_owned());
-            changed.done.extend(told);
+            if live.tell_service(instance)? {
+                changed.done.steps = vec!["ran the apply steps".to_owned()];
+            }
             Ok(())
         };
         let applied = tell(self);
         if applied.is_ok() || files.removed.is_empty() {
             let removed = files.removed.iter();
-            changed.done.extend(removed.map(|(path, _)| {
+            changed.done.changed.extend(removed.map(|(path, _)| {
                 format!(
                     "removed {}, which did not exist before the promotion",
                     path.display()
@@ -301,7 +333,7 @@ impl Live<'_> {
         }
         tell(self)?;
         let why = applied.err().map(|why| why.to_string()).unwrap_or_default();
-        changed.done.extend(files.removed.iter().map(|(path, _)| {
+        changed.done.changed.extend(files.removed.iter().map(|(path, _)| {
             format!(
                 "wrote {} with the control's values (it did not exist before the promotion, but the apply steps fail without it: {why})",
                 path.display()
@@ -320,8 +352,8 @@ impl Live<'_> {
     }
 
     /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or,
-    /// where one is in force already, before that one. A listed promotion has that in its list.
-    fn keep_control_files(&self, is_listed: bool) -> Result<(), Fault> {
+    /// one is in force already, before that one. The list alone has that of a command.
+    fn keep_control_files(&self, is_command_s: bool) -> Result<(), Fault> {
         if self.spec.target.files.is_empty() {
             return Ok(());
         }
@@ -336,7 +368,7 @@ impl Live<'_> {
             let earlier = earlier.filter(|it| it.is_in_force).cloned();
             let before = match &earlier {
                 Some(earlier) => earlier.before.clone(),
-                None if is_listed || instance.is_own(&path) => None,
+                None if is_command_s || instance.is_own(&path) => None,
                 None => Some(
                     Before::at(&path)
                         .map_err(|error| Fault::Harness(format!("{}: {error}", path.display())))?,
@@ -426,7 +458,7 @@ impl Live<'_> {
             };
             match instance.write_file(&path, &contents, Some(&mut self.journal)) {
                 Ok(()) => {
-                    changed.done.push(done);
+                    changed.done.changed.push(done);
                     files.written.push(path);
                 }
                 Err(why) => changed.left.push(Left::new(subject, &why)),
@@ -472,19 +504,23 @@ mod tests {
 
     #[test]
     fn a_step_and_what_a_file_held_before_are_not_in_force() {
-        let done = [
-            "vm.swappiness = 10",
-            "file /etc/app.conf",
-            "apply step systemctl reload app",
-            "previous contents of /etc/app.conf, kept in /state/replaced/app.conf.0",
-        ];
+        let copy = "The previous contents of /etc/app.conf are in /state/replaced/app.conf.0.";
+        let done = Changes {
+            changed: vec!["vm.swappiness = 10".into(), "file /etc/app.conf".into()],
+            // Whatever a step is called, it is a step.
+            steps: vec!["previous contents of x, kept in y".into()],
+            copies: vec![copy.into()],
+        };
         let said = [
             "In force: vm.swappiness = 10, file /etc/app.conf.",
-            "Apply step: `systemctl reload app`.",
-            "The previous contents of /etc/app.conf are in /state/replaced/app.conf.0.",
+            "Apply step: `previous contents of x, kept in y`.",
+            copy,
         ];
-        assert_eq!(in_sentences(&done.map(str::to_owned)), said);
-        assert_eq!(in_sentences(&[]), [""; 0]);
+        assert_eq!(done.sentences(), said);
+        assert_eq!(Changes::default().sentences(), [""; 0]);
+        // What an earlier Slackline kept has one list.
+        let kept = serde_json::from_str::<Changes>(r#"{ "changed": ["x = 1"] }"#).unwrap();
+        assert_eq!(kept.sentences(), ["In force: x = 1."]);
     }
 
     #[test]

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::{Settings, Space, readable};
-use host::{HostError, Roots};
+use bayes_opt::{Settings, Space};
+use host::{HostError, Roots, is_same_file};
 
 use super::continuous::check_continuous;
 use super::cpus::{Pins, check_cpus};
@@ -15,6 +14,7 @@ use super::evaluation::check_evaluation;
 use super::knobs::KnobBinding;
 use super::locate::Source;
 use super::metric::check_metrics;
+use super::numbers::{check_counts, check_numbers};
 use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
 use super::templates::{check_apply, check_templates};
 use super::{Masks, MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
@@ -63,23 +63,6 @@ pub struct CheckedSpec {
     /// How it goes on after its promotion, in `mode = "continuous"`.
     pub continuous: Option<Rules>,
 }
-
-/// The most evaluations at once: what is asked while so many are unknown is hardly better than
-/// chance.
-const AT_ONCE_MAX: usize = 1000;
-
-/// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
-const COUNT_MAX: usize = 1_000_000;
-
-/// How often the runs of a verification are looked at, at the most: each look costs confidence.
-const LOOKS_MAX: usize = 10;
-
-/// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration`
-/// do not take every number.)
-const TIME_MAX_S: f64 = 30.0 * 86_400.0;
-
-/// The shortest time, besides none at all: a millisecond.
-const TIME_MIN_S: f64 = 0.001;
 
 /// What is asked of template files, and of knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,22 +218,6 @@ pub fn is_deceptive(it: char) -> bool {
     matches!(it, '\0' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Limits of a budget in minutes: 0.6 seconds, and 19 years.
-const WALL_TIME_MIN: RangeInclusive<f64> = 0.01..=1e7;
-
-/// A budget's limit in minutes, where it is one.
-///
-/// # Errors
-/// What it has to be, in words.
-pub fn check_wall_time(minutes: f64) -> Result<(), String> {
-    let (least, most) = (WALL_TIME_MIN.start(), WALL_TIME_MIN.end());
-    let why = format!(
-        "must be a number of minutes from {least} (0.6 seconds) to {most} (19 years), not {}",
-        readable(minutes)
-    );
-    WALL_TIME_MIN.contains(&minutes).then_some(()).ok_or(why)
-}
-
 /// The most characters of a name that a person gives: what a table's cell holds.
 pub const NAME_CHARS_MAX: usize = 100;
 
@@ -309,7 +276,54 @@ fn check_words(spec: &Spec, source: &Source) -> Result<(), SpecError> {
 /// What can be told from the text alone.
 pub(super) fn check_alone(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     check_words(spec, source)?;
+    check_counts(spec, source)?;
     check_numbers(spec, source)
+}
+
+/// Checks the folder in which a specification would lie that is not in a file: commands run there.
+///
+/// # Errors
+/// The folder is none.
+pub fn check_dir(file: &Path) -> Result<(), SpecError> {
+    let dir = folder(file);
+    let why = match std::fs::metadata(&dir) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "is not a directory".to_owned(),
+        Err(error) => format!("cannot be used: {error}"),
+    };
+    Err(SpecError {
+        file: file.to_owned(),
+        line: None,
+        key: "dir".to_owned(),
+        message: format!(
+            "{} {why}. Give the directory in which commands run, and from which relative paths count",
+            dir.display()
+        ),
+    })
+}
+
+/// A file that is a knob is written for the knob alone.
+fn check_shared_files(
+    spec: &Spec,
+    target: &TargetSpec,
+    knobs: &BTreeMap<String, KnobBinding>,
+    source: &Source,
+    roots: &Roots,
+) -> Result<(), SpecError> {
+    for (index, file) in target.files.iter().enumerate() {
+        let path = Path::new(&file.path);
+        let is_it = |binding: &KnobBinding| is_same_file(&binding.knob.path(roots), path);
+        let mut parameters = spec.parameters.iter().enumerate();
+        let shared = parameters.find(|(_, it)| knobs.get(&it.name).is_some_and(is_it));
+        if let Some((place, parameter)) = shared {
+            let why = format!(
+                "{:?} is the knob of {} too (parameters[{place}]): make the value a part of the template, or remove the file",
+                file.path, parameter.name
+            );
+            return Err(source.error(&format!("target.files[{index}].path"), why));
+        }
+    }
+    Ok(())
 }
 
 /// A command begins with its program.
@@ -358,6 +372,9 @@ pub(super) fn check_experiment(
     check_words(&spec, source)?;
     let space = check_space(&spec, source, roots, originals, templates)?;
     let dir = folder(source.path());
+    if templates == Templates::AreThere {
+        check_counts(&spec, source)?;
+    }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
     let mut workload = match &spec.workload {
@@ -371,6 +388,7 @@ pub(super) fn check_experiment(
     };
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
+    check_shared_files(&spec, &target, &space.knobs, source, roots)?;
     check_apply(&spec, &target, source)?;
     check_evaluation(&spec, &target, source)?;
     if spec.workload.is_some() {
@@ -558,11 +576,25 @@ fn check_target(
         }
         let key = format!("target.files[{index}].path");
         check_path(&key, &file.path, target, source)?;
-        if target.files[..index]
-            .iter()
-            .any(|other| other.path == file.path)
-        {
-            return Err(source.error(&key, format!("{:?} is written twice", file.path)));
+        let path = Path::new(&file.path);
+        let mut earlier = target.files[..index].iter().enumerate();
+        let same = earlier.find(|(_, other)| is_same_file(Path::new(&other.path), path));
+        if let Some((place, other)) = same {
+            let why = match other.path == file.path {
+                true => format!("{:?} is written twice", file.path),
+                false => format!(
+                    "{:?} and {:?} (target.files[{place}].path) are one file: remove one of the two",
+                    file.path, other.path
+                ),
+            };
+            return Err(source.error(&key, why));
+        }
+        if is_same_file(&template, path) {
+            let why = format!(
+                "{:?} is the template itself, and would be overwritten",
+                file.path
+            );
+            return Err(source.error(&key, why));
         }
         // Of what may only be seen by another user nothing is said.
         if templates == Templates::AreThere
@@ -679,118 +711,6 @@ fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecEr
     for (name, pattern) in &workload.regex {
         parse::check_regex(pattern)
             .map_err(|message| source.error(&format!("workload.regex.{name}"), message))?;
-    }
-    Ok(())
-}
-
-fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
-    let evaluation = &spec.evaluation;
-    let positive = |key: &str, value: f64, zero: bool| {
-        if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
-            Ok(())
-        } else {
-            let least = if zero { "0 or more" } else { "above 0" };
-            Err(source.error(key, format!("{} must be {least}", readable(value))))
-        }
-    };
-    let time = |key: &str, value: f64, zero: bool| {
-        positive(key, value, zero)?;
-        if value > TIME_MAX_S {
-            return Err(source.error(
-                key,
-                format!("must be at most {TIME_MAX_S}, which is 30 days"),
-            ));
-        }
-        if value > 0.0 && value < TIME_MIN_S {
-            let none = if zero { "0, or " } else { "" };
-            let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
-            return Err(source.error(key, format!("{} must be {least}", readable(value))));
-        }
-        Ok(())
-    };
-    time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
-    time(
-        "evaluation.warm_up_at_most_s",
-        evaluation.warm_up_at_most_s,
-        false,
-    )?;
-    time("evaluation.settle_s", evaluation.settle_s, true)?;
-    time("evaluation.block_s", evaluation.block_s, false)?;
-    let count = |key: &str, value: usize, why: &str| match value {
-        ..2 => Err(source.error(key, format!("at least 2: {why}"))),
-        2..=COUNT_MAX => Ok(()),
-        _ => Err(source.error(key, format!("must be at most {COUNT_MAX}"))),
-    };
-    let one_block = "one block has no interval";
-    count("evaluation.blocks", evaluation.blocks, one_block)?;
-    if !(evaluation.abort_alpha > 0.0 && evaluation.abort_alpha < 0.5) {
-        return Err(source.error("evaluation.abort_alpha", "must be between 0 and 0.5"));
-    }
-    if spec.budget.evaluations == 0 {
-        return Err(source.error("budget.evaluations", "must be above 0"));
-    }
-    if let Some(workers) = &spec.workers
-        && !(1..=AT_ONCE_MAX).contains(&workers.at_once)
-    {
-        return Err(source.error(
-            "workers.at_once",
-            format!("must be between 1 and {AT_ONCE_MAX}"),
-        ));
-    }
-    if let Some(minutes) = spec.budget.wall_time_min {
-        let checked = check_wall_time(minutes);
-        checked.map_err(|why| source.error("budget.wall_time_min", why))?;
-    }
-    let verification = &spec.verification;
-    if verification.top == 0 {
-        return Err(source.error(
-            "verification.top",
-            "must be above 0: nothing is promoted unverified",
-        ));
-    }
-    count(
-        "verification.runs",
-        verification.runs,
-        "one fresh run has no interval",
-    )?;
-    if let Some(runs) = verification.max_runs
-        && !(verification.runs..=LOOKS_MAX.saturating_mul(verification.runs)).contains(&runs)
-    {
-        let why = format!("must be between `runs` and {LOOKS_MAX} times `runs`");
-        return Err(source.error("verification.max_runs", why));
-    }
-    if !(0.0..1.0).contains(&verification.smallest_effect) {
-        let why = "must be at least 0 and below 1 (0.01 is 1 %)";
-        return Err(source.error("verification.smallest_effect", why));
-    }
-    if let Some(blocks) = verification.blocks {
-        count("verification.blocks", blocks, one_block)?;
-    }
-    if !(verification.confidence > 0.5 && verification.confidence < 1.0) {
-        return Err(source.error("verification.confidence", "must be between 0.5 and 1"));
-    }
-    if let Some(objective) = &spec.objective {
-        positive("objective.std_weight", objective.std_weight, true)?;
-    }
-    if let Some(target) = &spec.target {
-        time("target.stop.grace_s", target.stop.grace_s, true)?;
-        if let Some(ready) = &target.ready {
-            time("target.ready.timeout_s", ready.timeout_s, false)?;
-        }
-    }
-    if let Some(workload) = &spec.workload {
-        time("workload.grace_s", workload.grace_s, true)?;
-        if let Some(http) = &workload.http {
-            time("workload.http.timeout_s", http.timeout_s, false)?;
-        }
-        for (metric, least) in &workload.minimum {
-            if !least.is_finite() {
-                return Err(source.error(
-                    &format!("workload.minimum.{metric}"),
-                    format!("{least} is not a finite number"),
-                ));
-            }
-        }
     }
     Ok(())
 }

@@ -26,9 +26,15 @@ use shell::Shell;
 static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"://[^\s:/@]*:([^\s@]+)@").ok());
 
-/// A name, the quote and the bracket that close it, and what stands between it and its value.
+/// A name, the quote and the bracket that close it, and what stands between it and its value. Input
+/// methods of East Asia write the signs in full width.
 static SETTING: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?\]?([ \t]*)(:=|=>|\+=|[=:])([ \t]*)"#).ok()
+    Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?\]?([ \t]*)(:=|=>|\+=|[=:＝：])([ \t]*)"#).ok()
+});
+
+/// The last word of a line, a sign, and the next line that has one word.
+static AT_LINE_END: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"([A-Za-z0-9_.-]+)[ \t]*([=:＝：]|\bis)?[ \t]*\r?\n\s*(\S+)[ \t]*(?:\r?\n|$)").ok()
 });
 
 /// `user:password@host` without a scheme.
@@ -229,7 +235,18 @@ pub(crate) fn of_blocks(text: &str) -> Vec<Range<usize>> {
 
 /// The secrets that a text for people tells in plain words.
 pub(crate) fn in_prose(text: &str) -> Vec<Range<usize>> {
-    blocks::in_lines(text, false, |_| Some(0))
+    let mut found = blocks::in_lines(text, false, |_| Some(0));
+    // The name ends a line, and the secret is all of the next one.
+    for groups in AT_LINE_END.iter().flat_map(|it| it.captures_iter(text)) {
+        let (Some(name), Some(word)) = (groups.get(1), groups.get(3)) else {
+            continue;
+        };
+        let is_told = groups.get(2).is_some() || blocks::looks_secret(word.as_str());
+        if is_told && is_secret_name(name.as_str()) && !blank::is_plain_word(word.as_str()) {
+            found.push(word.range());
+        }
+    }
+    found
 }
 
 /// The secrets in the options of commands, and in what they are given to read.
@@ -364,7 +381,9 @@ fn settings(text: &str) -> Vec<Range<usize>> {
             continue;
         }
         let rest = &text[whole.end()..];
-        let is_colon = groups.get(4).is_some_and(|it| it.as_str() == ":");
+        let is_colon = groups
+            .get(4)
+            .is_some_and(|it| [":", "："].contains(&it.as_str()));
         let is_spaced = groups.get(5).is_some_and(|it| !it.is_empty());
         let is_field = groups.get(2).is_some();
         // A host and its port are no setting, nor is a scheme.

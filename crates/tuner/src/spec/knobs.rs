@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{Configuration, Value};
-use host::{Knob, Roots, SchedAttribute, SchedThreads};
+use host::{Knob, Roots, SchedAttribute, SchedThreads, is_same_file};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +121,7 @@ impl KnobBinding {
             (Some(one), Some(other)) => one.index != other.index,
             _ => false,
         };
-        self.knob.path(roots) == other.knob.path(roots) && !is_another_value
+        !is_another_value && is_same_file(&self.knob.path(roots), &other.knob.path(roots))
     }
 
     /// What is written for `value`; `variables` has all parameters and variables by name.

@@ -424,6 +424,35 @@ metric = "m"
     }
 
     #[test]
+    fn a_note_has_no_secret_over_a_line_end_or_behind_a_wide_sign() {
+        for (note, shown) in [
+            (
+                "db password:\nhunter\nand more",
+                "db password:\n…\nand more",
+            ),
+            ("the password is\r\nhunter2", "the password is\r\n…"),
+            ("API token\n\n  hunter2\n", "API token\n\n  …\n"),
+            ("password：hunter2 ok", "password：… ok"),
+            ("password＝hunter2", "password＝…"),
+            ("PIN: 1234, salt=9f86d0, MYPWD=hunter2", "PIN: …"),
+            ("CARD_PIN=1234", "CARD_PIN=…"),
+            // A heading, and a name in a sentence that goes on.
+            (
+                "About the password:\nit was changed",
+                "About the password:\nit was changed",
+            ),
+            (
+                "we changed the token\nyesterday",
+                "we changed the token\nyesterday",
+            ),
+            ("cpu_pin: 3, salted: 2", "cpu_pin: 3, salted: 2"),
+        ] {
+            let value = serde_json::json!({ "note": note });
+            assert_eq!(Masks::ForReaders.value(&value)["note"], shown);
+        }
+    }
+
+    #[test]
     fn a_line_break_and_what_follows_it_are_no_part_of_an_address() {
         const TEXT: &str = r#"https://me:s3cr3t@h/x?token=s3cr3t\nnext \"word\""#;
         let shown = r#"https://…@h/x?token=…\nnext \"word\""#;

@@ -15,6 +15,7 @@ mod knobs;
 mod locate;
 mod masks;
 mod metric;
+mod numbers;
 mod parameters;
 mod plan;
 mod templates;
@@ -22,7 +23,7 @@ mod verification;
 
 pub use crate::load_loop::LoadLoop;
 use check::Templates;
-pub use check::{CheckedSpec, NAME_CHARS_MAX, check_wall_time, is_deceptive, is_line};
+pub use check::{CheckedSpec, NAME_CHARS_MAX, check_dir, is_deceptive, is_line};
 pub use config_errors::plain;
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
@@ -34,6 +35,7 @@ pub use locate::{Source, line_of};
 pub use masks::Masks;
 pub(crate) use metric::{LatencyMetric, requests_of};
 pub use metric::{MetricSpec, PushMetric, ScrapeMetric, WireMetric};
+pub use numbers::{EVALUATIONS_MAX, check_wall_time};
 pub(crate) use parameters::arm_configuration;
 pub use parameters::{Originals, as_written_here};
 pub use plan::PlannedTime;
@@ -710,6 +712,15 @@ pub fn check_text(text: String, path: &Path) -> Result<Spec, SpecError> {
     let spec: Spec = source.parse()?;
     check::check_alone(&spec, &source)?;
     Ok(spec)
+}
+
+/// Checks the ranges of the numbers of a specification that was measured elsewhere.
+///
+/// # Errors
+/// The key of a number that is out of its range, and why.
+pub fn check_numbers(spec: &Spec) -> Result<(), SpecError> {
+    let source = locate::Source::new(Path::new("the report"), String::new());
+    numbers::check_numbers(spec, &source)
 }
 
 /// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is

@@ -64,6 +64,7 @@ pub(super) fn check_space(
     let mut parameters = Vec::new();
     let mut kept = Vec::new();
     let mut knobs: BTreeMap<String, KnobBinding> = BTreeMap::new();
+    let mut keys: BTreeMap<String, String> = BTreeMap::new();
     let mut skipped = Vec::new();
     let mut other_defaults = Vec::new();
     let mut names = BTreeSet::new();
@@ -108,13 +109,22 @@ pub(super) fn check_space(
                 element,
             };
             let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(&binding, roots);
-            if let Some((other, _)) = knobs.iter().find(is_same) {
-                let path = binding.knob.path(roots);
+            if let Some((other, theirs)) = knobs.iter().find(is_same) {
+                let (path, their_path) = (binding.knob.path(roots), theirs.knob.path(roots));
+                let also = match path.as_os_str() == their_path.as_os_str() {
+                    true => String::new(),
+                    false => format!(", as {}", their_path.display()),
+                };
                 return Err(source.error(
                     &key(field),
-                    format!("{} is the knob of {other} already", path.display()),
+                    format!(
+                        "{} is the knob of {other} already ({}{also}): remove one of the two",
+                        path.display(),
+                        keys[other]
+                    ),
                 ));
             }
+            keys.insert(name.clone(), key(field));
             knobs.insert(name.clone(), binding);
         } else if parameter.write.is_some() {
             return Err(source.error(&key("write"), "there is no knob to write it to"));
@@ -288,7 +298,13 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             let high = parameter
                 .high
                 .ok_or(("type", "high is missing".to_owned()))?;
-            if !(low.is_finite() && high.is_finite()) || low >= high {
+            for (key, end) in [("low", low), ("high", high)] {
+                if !end.is_finite() {
+                    return Err((key, format!("must be a finite number, not {end}")));
+                }
+            }
+            check_scalars(parameter)?;
+            if low >= high {
                 let (low, high) = (readable(low), readable(high));
                 return Err(("low", format!("the range is empty: low {low}, high {high}")));
             }
@@ -338,6 +354,7 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
                 unused(parameter.values.is_some(), "values")?;
                 return Ok(Kind::Bool);
             }
+            check_scalars(parameter)?;
             let values: Vec<Value> = parameter.values.iter().flatten().map(Value::from).collect();
             if values.len() < 2 {
                 return Err(("values", "at least two values are needed".into()));
@@ -354,6 +371,24 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             })
         }
     }
+}
+
+/// TOML has `inf` and `nan` as well. No knob has such a value.
+fn check_scalars(parameter: &ParameterSpec) -> Result<(), FieldError> {
+    let of = |key: &'static str| move |value| (key, value);
+    let guess = parameter.prior.as_ref().map(|prior| &prior.best_guess);
+    let all = parameter.default.iter().map(of("default"));
+    let all = all.chain(parameter.special.iter().map(of("special")));
+    let all = all.chain(parameter.values.iter().flatten().map(of("values")));
+    let all = all.chain(guess.map(of("prior.best_guess")));
+    for (key, value) in all {
+        if let Scalar::Float(number) = value
+            && !number.is_finite()
+        {
+            return Err((key, format!("must be a finite number, not {number}")));
+        }
+    }
+    Ok(())
 }
 
 #[expect(

@@ -54,7 +54,8 @@ fn a_knob_is_one_parameter_s_however_it_is_written() {
         let error = error_in("spec.toml", &again, &roots);
         assert_eq!(
             error.replace(&tree.path().display().to_string(), ""),
-            "spec.toml:26: parameters[2].sysctl: /proc/sys/vm/swappiness is the knob of knob already"
+            "spec.toml:26: parameters[2].sysctl: /proc/sys/vm/swappiness is the knob of knob already \
+             (parameters[1].sysctl): remove one of the two"
         );
     }
 }
@@ -193,6 +194,75 @@ fn yaml_is_told_what_is_read() {
                 "{name}: YAML is not read: write the specification as TOML, or as JSON"
             )),
             "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_file_is_one_knob_whatever_it_is_called() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::create_dir(at("sub")).unwrap();
+    std::fs::write(at("limit"), "5\n").unwrap();
+    std::fs::hard_link(at("limit"), at("hard")).unwrap();
+    std::os::unix::fs::symlink("limit", at("soft")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), at("sub/up")).unwrap();
+    let knob = with_knob(&format!("file = \"{}\"", at("limit")));
+    for name in ["sub/../limit", "./limit", "hard", "soft", "sub/up/limit"] {
+        let again = at(name);
+        let text = format!(
+            "{knob}[[parameters]]\nname = \"again\"\ntype = \"int\"\nlow = 0\nhigh = 100\nfile = \"{again}\"\n"
+        );
+        let error = error_in("spec.toml", &text, &Roots::default());
+        let limit = at("limit");
+        assert_eq!(
+            error,
+            format!(
+                "spec.toml:26: parameters[2].file: {again} is the knob of knob already (parameters[1].file, as {limit}): remove one of the two"
+            )
+        );
+    }
+    std::fs::remove_file(at("hard")).unwrap();
+    // A file that is made from a template is no knob, and no other file of the target.
+    std::fs::write(at("template"), "{threads}\n").unwrap();
+    let told = knob.replacen(
+        "start = [\"sleep\", \"9\"]",
+        "apply = [{ command = [\"true\"] }]\nfiles = [FILES]",
+        1,
+    );
+    let file = |path: &str| {
+        format!(
+            "{{ template = \"{}\", path = \"{}\" }}",
+            at("template"),
+            at(path)
+        )
+    };
+    let cases = [
+        (
+            file("soft"),
+            "target.files[0].path: ",
+            "is the knob of knob too (parameters[1])",
+        ),
+        (
+            file("template"),
+            "target.files[0].path: ",
+            "is the template itself",
+        ),
+        (
+            [file("sub/up/new"), file("new")].join(", "),
+            "target.files[1].path: ",
+            "are one file: remove one of the two",
+        ),
+    ];
+    for (files, key, why) in cases {
+        let error = error_in(
+            "spec.toml",
+            &told.replace("FILES", &files),
+            &Roots::default(),
+        );
+        assert!(
+            error.contains(key) && error.contains(why),
+            "{key}{why}: {error}"
         );
     }
 }

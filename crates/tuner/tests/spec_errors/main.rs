@@ -11,6 +11,7 @@ use tuner::spec::load;
 mod continuous;
 mod knobs;
 mod latency;
+mod ranges;
 
 /// A sound specification; `line 1` is its name.
 const SOUND: &str = r#"name = "sound"

@@ -416,20 +416,26 @@ fn a_knob_that_is_an_ordinary_file_is_on_disk_before_the_journal_forgets_it() {
         )
         && does(&["mount", "-o", "loop", &image.to_string_lossy()], &disk);
     if made {
-        fs::write(back.join("filler"), vec![0; 2 << 20]).unwrap_err();
         let path = disk.join("knob");
-        fs::write(&path, " first\n").unwrap();
+        // It takes more room than the pages of the disk have that are there already.
+        let first = format!(" first{}", "\n".repeat(100_000));
+        fs::write(&path, &first).unwrap();
         let result = std::panic::catch_unwind(|| {
             let knob = Knob::File(path.clone());
             let mut journal = Journal::open(&dir.path().join("state")).unwrap();
             journal.write(&Roots::default(), &knob, "tried").unwrap();
+            // What the write has freed has its place already.
+            let other = disk.join("other");
+            fs::write(&other, vec![1; 256 << 10]).unwrap();
+            File::open(&other).unwrap().sync_all().unwrap();
+            fs::write(back.join("filler"), vec![0; 2 << 20]).unwrap_err();
             let report = journal.restore(&Roots::default(), false).unwrap();
             assert!(!report.is_complete() && !journal.is_empty(), "{report:?}");
             fs::remove_file(back.join("filler")).unwrap();
             fs::write(&path, "tried\n").unwrap();
             let report = journal.restore(&Roots::default(), false).unwrap();
             assert!(report.is_complete(), "{report:?}");
-            assert_eq!(fs::read_to_string(&path).unwrap(), " first\n");
+            assert_eq!(fs::read_to_string(&path).unwrap(), first);
         });
         assert!(does(&["umount"], &disk) && does(&["umount"], &back));
         result.unwrap();
@@ -479,4 +485,51 @@ fn a_removed_file_that_is_written_again_comes_back() {
     let former = journal.promote_all().unwrap();
     assert!(!config.exists() && journal.is_empty());
     assert_eq!(fs::read(&former[0].kept).unwrap(), b"workers 1;");
+}
+
+#[test]
+fn a_knob_s_ordinary_file_is_replaced_and_never_seen_half_written() {
+    let (dir, roots, state) = host();
+    fs::create_dir(dir.path().join("etc")).unwrap();
+    let (file, link) = (dir.path().join("etc/limit"), dir.path().join("etc/link"));
+    fs::write(&file, "5\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let has_attributes =
+        rustix::fs::setxattr(&file, "user.note", b"mine", XattrFlags::empty()).is_ok();
+    symlink("limit", &link).unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    let knob = Knob::File("/etc/link".into());
+    let mut before = File::open(&file).unwrap();
+    let mut seen = |expected: &str| {
+        let mut text = String::new();
+        before.read_to_string(&mut text).unwrap();
+        assert_eq!(text, expected);
+        before = File::open(&file).unwrap();
+        let mode = before.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640);
+        let note = attributes(&before).unwrap().remove("user.note");
+        assert_eq!(note.is_some(), has_attributes);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    };
+    // Whoever has the file open still reads what it was.
+    journal.write(&roots, &knob, "7").unwrap();
+    seen("5\n");
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    seen("7\n");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "5\n");
+    assert_eq!(fs::read_dir(dir.path().join("etc")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_knob_s_file_with_two_names_is_written_in_place() {
+    let (dir, roots, state) = host();
+    let (file, second) = (dir.path().join("limit"), dir.path().join("second"));
+    fs::write(&file, "5\n").unwrap();
+    fs::hard_link(&file, &second).unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    let knob = Knob::File("/limit".into());
+    journal.write(&roots, &knob, "7").unwrap();
+    assert_eq!(fs::read_to_string(&second).unwrap(), "7\n");
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert_eq!(fs::read_to_string(&second).unwrap(), "5\n");
 }

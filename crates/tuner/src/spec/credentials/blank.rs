@@ -44,7 +44,7 @@ const PLAIN_WORDS: [&str; 36] = [
 ];
 
 /// Programs and commands whose names look like those of secrets.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "auth",
     "chpasswd",
     "gpasswd",
@@ -52,6 +52,7 @@ const PROGRAMS: [&str; 8] = [
     "pass",
     "passwd",
     "pwd",
+    "salt",
     "wpa_passphrase",
 ];
 

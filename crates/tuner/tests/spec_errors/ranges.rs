@@ -1,0 +1,61 @@
+//! Numbers that are far out of any range.
+
+use host::Roots;
+
+use crate::{SOUND, error_in, expect};
+
+#[test]
+fn an_end_of_a_range_is_a_finite_number() {
+    for (number, shown) in [("inf", "inf"), ("-inf", "-inf"), ("nan", "NaN")] {
+        for (key, line, from) in [("low", 5, "low = 1\n"), ("high", 6, "high = 32\n")] {
+            expect(
+                from,
+                &format!("{key} = {number}\n"),
+                &format!(
+                    "spec.toml:{line}: parameters[0].{key}: must be a finite number, not {shown}"
+                ),
+            );
+        }
+    }
+    expect(
+        "default = 16\n",
+        "default = nan\n",
+        "spec.toml:7: parameters[0].default: must be a finite number, not NaN",
+    );
+    expect(
+        "default = 16\n",
+        "default = 16\nspecial = [inf]\n",
+        "spec.toml:8: parameters[0].special: must be a finite number, not inf",
+    );
+    expect(
+        "type = \"int\"\nlow = 1\nhigh = 32\ndefault = 16\n",
+        "type = \"ordinal\"\nvalues = [1.0, nan]\ndefault = 1.0\n",
+        "spec.toml:5: parameters[0].values: must be a finite number, not NaN",
+    );
+}
+
+#[test]
+fn numbers_of_evaluations_have_an_end() {
+    for (section, error) in [
+        (
+            "[budget]\nevaluations = 100001",
+            "spec.toml:16: budget.evaluations: 100001 must be at most 100000",
+        ),
+        (
+            "[verification]\ntop = 21",
+            "spec.toml:16: verification.top: 21 must be at most 20, the number of evaluations (budget.evaluations)",
+        ),
+        (
+            "[search]\ninitial_random = 1000000000000",
+            "spec.toml:16: search.initial_random: 1000000000000 must be at most 100000",
+        ),
+    ] {
+        let text = format!("{SOUND}{section}\n");
+        assert_eq!(error_in("spec.toml", &text, &Roots::default()), error);
+    }
+    let text = format!("{SOUND}std_weight = 1e300\n");
+    assert_eq!(
+        error_in("spec.toml", &text, &Roots::default()),
+        "spec.toml:15: objective.std_weight: must be at most 1000000"
+    );
+}
