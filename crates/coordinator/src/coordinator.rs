@@ -169,8 +169,8 @@ impl Coordinator {
     }
 
     /// What keeps the coordinator from its work, or will keep a user's command from it: a database
-    /// that was moved away, a disk that is full, or what is in force without its experiment. The space that a rollback needs is
-    /// taken again as soon as there is some.
+    /// that was moved away, a disk that is full, or what is in force without its experiment. The
+    /// space that a rollback needs is taken again as soon as there is some.
     pub fn trouble(&self) -> Option<String> {
         let in_place = || self.store.check_in_place().err().map(|it| it.to_string());
         let own = self.own_trouble().or_else(in_place);

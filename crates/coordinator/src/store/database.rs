@@ -300,8 +300,8 @@ impl Database {
         Ok(rows.first().and_then(|row| row[0].int()) > Some(0))
     }
 
-    /// An error if what is written now would be lost, because a file of the database is not where it
-    /// was any more.
+    /// An error if what is written now would be lost, because a file of the database is not where
+    /// it was any more.
     pub(crate) fn check_in_place(&mut self) -> Result<(), Error> {
         match self {
             Self::Sqlite { files, path, .. } => files.check(path),

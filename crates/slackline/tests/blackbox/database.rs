@@ -212,7 +212,8 @@ fn a_server_that_was_killed_while_its_disk_is_full_restores_the_host() {
     drop(file);
     let server = Server::start(&toy);
     wait_until("the host is restored", || toy.knob() == FIRST);
-    assert!(is_said(&toy, "an earlier run was killed; undone: "));
+    let undone = "an earlier run was killed; undone: ";
+    wait_until("the server says so", || is_said(&toy, undone));
     // What it cannot keep, it does not begin.
     wait_until("the server says so", || readiness(&server) == 503);
     assert_eq!(toy.knob(), FIRST);
