@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;

@@ -346,7 +346,7 @@ impl Client {
 
 /// What the server answers at its address for metrics.
 pub fn page(metrics: u16, path: &str) -> String {
-    let mut scrape = TcpStream::connect(([127, 0, 0, 1], metrics)).unwrap();
+    let mut scrape = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], metrics))).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\n\r\n");
     scrape.write_all(request.as_bytes()).unwrap();
     let mut page = String::new();
