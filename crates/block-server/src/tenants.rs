@@ -514,8 +514,8 @@ mod tests {
     }
 
     /// The device has 10,000 reads a second. Either tenant gets what the other one gives up, in
-    /// whichever order they stand, and a new one what a removed one had. Two shards follow one after
-    /// the other.
+    /// whichever order they stand, and a new one what a removed one had. Two shards follow, one
+    /// after the other.
     #[test]
     fn a_reload_moves_reservations_between_tenants() {
         let directory = tempfile::tempdir().unwrap();

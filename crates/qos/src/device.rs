@@ -444,8 +444,8 @@ impl Device {
         }
     }
 
-    /// Mints what the time since the last call of any thread makes. Shares of parked tenants go into
-    /// the bucket.
+    /// Mints what the time since the last call of any thread makes. Shares of parked tenants go
+    /// into the bucket.
     pub(crate) fn mint(&self, now_ns: u64) {
         let (is_alone, now) = (self.is_alone(), position(now_ns));
         let before = self.minted_ns.raise(is_alone, now);
@@ -495,8 +495,8 @@ impl Device {
     /// round left over goes in afterwards, so that a single thread can use it in its next round. A
     /// thread without work is not waited for.
     ///
-    /// Relaxed operations are enough. If two threads end a round at once, the bucket is emptied once
-    /// more or once less: a token may be lost, and none is made.
+    /// Relaxed operations are enough. If two threads end a round at once, the bucket is emptied
+    /// once more or once less: a token may be lost, and none is made.
     pub(crate) fn end_round(&self, bit: u64, left: i64, is_idle: bool) {
         if self.is_alone() || self.have_all_run(bit, is_idle) {
             self.bucket.set(0);

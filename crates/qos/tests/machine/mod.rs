@@ -1,5 +1,5 @@
-//! A simulated machine: tenants, threads with a scheduler each or none, and a simulated flash device.
-//! Everything it shows is simulated.
+//! A simulated machine: tenants, threads with a scheduler each or none, and a simulated flash
+//! device. Everything it shows is simulated.
 #![allow(
     clippy::unwrap_used,
     dead_code,
