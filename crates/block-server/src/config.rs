@@ -614,7 +614,6 @@ impl Reader<'_> {
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let mut lines = HashMap::new();
         let mut numbers = HashMap::new();
-        let cores = raw.cores.len();
         let has_client_ca = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         for raw in &raw.tenant {
             let tenant = self.tenant(raw, has_client_ca)?;
@@ -642,12 +641,6 @@ impl Reader<'_> {
                     "there is no device {:?}; {there_are}",
                     tenant.device
                 )));
-            }
-            if let (Some(objective), true) = (&raw.as_ref().objective, cores > 1) {
-                let place = self.place(objective, "tenant.objective");
-                return Err(place.error(
-                    "objectives are kept on one core only: name exactly one CPU in `cores`",
-                ));
             }
             tenants.push(tenant);
         }

@@ -6,8 +6,8 @@ use toml::Spanned;
 use crate::config::{ConfigError, Place, Reader};
 use crate::number::Whole;
 
-/// As many shards as their numbers have room for.
-const CORES_MAX: usize = 255;
+/// As many shards as a device may have schedulers.
+const CORES_MAX: usize = qos::THREADS_MAX as usize;
 
 /// A CPU, and where the configuration names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,9 +80,9 @@ mod tests {
         assert_eq!(parse("[]"), Ok(Vec::new()));
         let twice = parse("[1,\n0,\n1]").unwrap_err();
         assert_eq!(twice, "b.toml:3: cores: CPU 1 is named twice");
-        let all: Vec<usize> = (0..256).collect();
+        let all: Vec<usize> = (0..=CORES_MAX).collect();
         let many = parse(&format!("{all:?}")).unwrap_err();
-        assert_eq!(many, "b.toml:1: cores: at most 255 CPUs can be named");
+        assert_eq!(many, "b.toml:1: cores: at most 64 CPUs can be named");
     }
 
     #[test]

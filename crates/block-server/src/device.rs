@@ -180,20 +180,14 @@ impl Found {
         })
     }
 
-    fn device(
-        self,
-        name: &str,
-        backing: &Backing,
-        model: Option<qos::DeviceModel>,
-        is_writable: bool,
-    ) -> Device {
+    fn device(self, name: &str, backing: &Backing, qos: qos::Device, is_writable: bool) -> Device {
         Device {
             name: name.to_owned(),
             storage: self.storage,
             size_bytes: self.size_bytes,
             is_writable,
             backing: backing.clone(),
-            qos: Arc::new(qos::Device::new(model)),
+            qos: Arc::new(qos),
             identity: self.identity,
             held_by: self.held_by,
         }
@@ -208,11 +202,11 @@ impl Device {
     pub fn open(
         name: &str,
         backing: &Backing,
-        model: Option<qos::DeviceModel>,
+        qos: qos::Device,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::open(backing, is_writable)?;
-        Ok(found.device(name, backing, model, is_writable))
+        Ok(found.device(name, backing, qos, is_writable))
     }
 
     /// As [`Device::open`], but a file that would be made is not made. The device stands for the
@@ -223,11 +217,11 @@ impl Device {
     pub fn plan(
         name: &str,
         backing: &Backing,
-        model: Option<qos::DeviceModel>,
+        qos: qos::Device,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::plan(backing, is_writable)?;
-        Ok(found.device(name, backing, model, is_writable))
+        Ok(found.device(name, backing, qos, is_writable))
     }
 
     /// As [`Device::plan`], but nothing is locked or allocated: beside a server that has the device
@@ -238,11 +232,11 @@ impl Device {
     pub fn look(
         name: &str,
         backing: &Backing,
-        model: Option<qos::DeviceModel>,
+        qos: qos::Device,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::look(backing, is_writable)?;
-        Ok(found.device(name, backing, model, is_writable))
+        Ok(found.device(name, backing, qos, is_writable))
     }
 
     /// Whether the device is what lies at a path, or was opened at that path.
@@ -604,14 +598,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         let backing = backing(&path, Some(1 << 20));
-        let device = Device::open("d", &backing, None, true).unwrap();
+        let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
         assert_eq!(device.size_bytes, 1 << 20);
         let hole = Extent {
             len_bytes: 1 << 20,
             state: STATE_HOLE | STATE_ZERO,
         };
         assert_eq!(device.extents(0, 1 << 20, 10), [hole]);
-        let Err(refused) = Device::open("d", &backing, None, true) else {
+        let Err(refused) = Device::open("d", &backing, qos::Device::new(None), true) else {
             panic!("opened twice");
         };
         assert!(
@@ -621,7 +615,7 @@ mod tests {
         );
         drop(device);
         std::fs::write(&path, [7; 8192]).unwrap();
-        let device = Device::open("d", &backing, None, false).unwrap();
+        let device = Device::open("d", &backing, qos::Device::new(None), false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
     }
@@ -632,7 +626,7 @@ mod tests {
         let path = directory.path().join("disk");
         let backing = backing(&path, Some(1 << 20));
         for is_direct in [true, false] {
-            let device = Device::open("d", &backing, None, true).unwrap();
+            let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
             let Storage::File(file) = &device.storage else {
                 panic!("no file");
             };
@@ -650,7 +644,7 @@ mod tests {
                 drop(under_way);
             });
             // One that only reads must not see old data either.
-            let device = Device::open("d", &backing, None, is_direct).unwrap();
+            let device = Device::open("d", &backing, qos::Device::new(None), is_direct).unwrap();
             assert!(ended.load(Ordering::SeqCst), "direct: {is_direct}");
             writer.join().unwrap();
             drop(device);
@@ -661,7 +655,13 @@ mod tests {
     fn a_file_that_is_gone_replaced_or_shorter_is_noticed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
-        let device = Device::open("d", &backing(&path, Some(1 << 20)), None, true).unwrap();
+        let device = Device::open(
+            "d",
+            &backing(&path, Some(1 << 20)),
+            qos::Device::new(None),
+            true,
+        )
+        .unwrap();
         assert_eq!(device.trouble(), None);
         let said = || device.trouble().unwrap_or_default();
         let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -684,7 +684,12 @@ mod tests {
             ("/no/such", "No such file"),
             ("/tmp", "neither"),
         ] {
-            let opened = Device::open("d", &backing(Path::new(path), None), None, false);
+            let opened = Device::open(
+                "d",
+                &backing(Path::new(path), None),
+                qos::Device::new(None),
+                false,
+            );
             let Err(error) = opened else {
                 panic!("{path} was opened");
             };

@@ -1,8 +1,8 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Objective, TenantSpec};
@@ -14,6 +14,7 @@ use crate::creation::to_make;
 use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
+use crate::tenants::Deficit;
 
 /// What one shard counts of one export. Only its thread writes.
 #[derive(Debug, Default)]
@@ -58,6 +59,8 @@ pub struct Export {
     pub namespace: Option<u32>,
     /// Counts of each shard. They go on after a reload that keeps name and device.
     pub stats: Arc<Vec<ExportStats>>,
+    /// What was said of a tenant that asks for more than it reserved.
+    pub(crate) deficit: Arc<Mutex<Deficit>>,
 }
 
 impl ExportStats {
@@ -127,7 +130,7 @@ pub(crate) fn by_key(exports: &Exports) -> HashMap<Key, &Arc<Export>> {
 }
 
 /// How devices are opened: a function such as [`Device::open`].
-type Open = fn(&str, &Backing, Option<DeviceModel>, bool) -> Result<Device, DeviceError>;
+type Open = fn(&str, &Backing, qos::Device, bool) -> Result<Device, DeviceError>;
 
 /// A device of a configuration.
 struct Opened {
@@ -183,7 +186,13 @@ fn key_of_restart(device: &Device, spec: &DeviceSpec) -> Option<&'static str> {
     }
 }
 
-fn open_devices(config: &Config, old: &Exports, open: Open) -> Result<Vec<Opened>, ConfigError> {
+fn open_devices(
+    config: &Config,
+    old: &Exports,
+    shards: usize,
+    open: Open,
+) -> Result<Vec<Opened>, ConfigError> {
+    let threads_max = u32::try_from(shards).unwrap_or(u32::MAX);
     let mut devices: Vec<Opened> = Vec::new();
     for spec in &config.devices {
         let mut tenants = config.tenants.iter();
@@ -212,7 +221,8 @@ fn open_devices(config: &Config, old: &Exports, open: Open) -> Result<Vec<Opened
             }
             Some(device) => Arc::clone(device),
             None => {
-                let opened = open(&spec.name, &spec.backing, model, is_writable);
+                let qos = qos::Device::for_threads(model, threads_max);
+                let opened = open(&spec.name, &spec.backing, qos, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
         };
@@ -237,10 +247,10 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
     let mut backings = config.devices.iter().map(|spec| &spec.backing);
     if backings.any(|backing| to_make(backing).is_some()) {
         // What is wrong is found before a file is made.
-        let devices = open_devices(config, old, Device::plan)?;
+        let devices = open_devices(config, old, shards, Device::plan)?;
         exports_of(config, &devices, old, shards)?;
     }
-    let devices = open_devices(config, old, Device::open)?;
+    let devices = open_devices(config, old, shards, Device::open)?;
     let exports = exports_of(config, &devices, old, shards)?;
     for opened in devices {
         if let Some(model) = opened.recalibrated {
@@ -256,7 +266,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
 /// # Errors
 /// See [`open`].
 pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError> {
-    let devices = open_devices(config, &Vec::new(), Device::look)?;
+    let devices = open_devices(config, &Vec::new(), 1, Device::look)?;
     let exports = exports_of(config, &devices, &Vec::new(), 1)?;
     let devices = devices.into_iter().map(|opened| opened.device);
     Ok((exports, devices.collect()))
@@ -346,7 +356,9 @@ fn exports_of(
                 && other.objective == tenant.objective
                 && other.namespace == namespace
         });
-        let stats = before(&tenant.export, device).map(|other| Arc::clone(&other.stats));
+        let other = before(&tenant.export, device);
+        let stats = other.map(|other| Arc::clone(&other.stats));
+        let deficit = other.map(|other| Arc::clone(&other.deficit));
         let new_stats = || (0..shards).map(|_| ExportStats::default()).collect();
         exports.push(same.map(Arc::clone).unwrap_or_else(|| {
             Arc::new(Export {
@@ -358,6 +370,7 @@ fn exports_of(
                 objective: tenant.objective,
                 namespace,
                 stats: stats.unwrap_or_else(|| Arc::new(new_stats())),
+                deficit: deficit.unwrap_or_default(),
             })
         }));
     }

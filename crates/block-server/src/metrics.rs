@@ -299,7 +299,11 @@ impl Shared {
                     .iter()
                     .filter_map(|shard| shard.p95_us)
                     .reduce(f64::max),
-                credit_tokens: shards.iter().map(|shard| shard.credit_tokens).sum(),
+                credit_tokens: match export.objective {
+                    // Each shard says what all have together.
+                    Some(_) => shards.first().map_or(0, |shard| shard.credit_tokens),
+                    None => shards.iter().map(|shard| shard.credit_tokens).sum(),
+                },
                 spent_tokens: whole(|shard| shard.spent_tokens),
                 given_tokens: whole(|shard| shard.given_tokens),
                 received_tokens: whole(|shard| shard.received_tokens),

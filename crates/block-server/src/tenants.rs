@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::export::{Export, Exports, Key, by_key};
 use crate::nbd::request::{Kind, Request};
 use crate::rates::{Fare, Meter};
+use crate::shared::lock;
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
 const QUEUED_MAX: u32 = 1024;
@@ -19,9 +20,9 @@ const WITHIN_NS: u64 = 10_000_000_000;
 /// What zeros and trims are charged at most: the device does not move their data.
 const ZEROES_CHARGED_BYTES: u64 = 1 << 20;
 
-/// What was said of a tenant that asks for more than it reserved.
+/// What was said of a tenant that asks for more than it reserved, on whichever shard.
 #[derive(Default)]
-enum Deficit {
+pub(crate) enum Deficit {
     /// Nothing, or that it is over.
     #[default]
     Unsaid,
@@ -44,7 +45,6 @@ struct Tenant {
     /// The configuration does not name the export any more.
     is_gone: bool,
     meter: Meter,
-    deficit: Deficit,
     /// Connections that wait until the queue is shorter.
     waiting: Vec<FlowId>,
 }
@@ -196,7 +196,9 @@ impl Tenants {
     fn add(&mut self, export: &Arc<Export>) -> Option<usize> {
         let scheduler = self.scheduler_of(&export.device)?;
         let served = self.served[scheduler].as_mut()?;
-        let id = served.scheduler.add_admitted(export.tenant_spec()).ok();
+        let spec = export.tenant_spec();
+        // The tenants of all shards share the export's reservation.
+        let id = served.scheduler.add_admitted(&export.name, spec).ok();
         let tenant = Tenant {
             export: Arc::clone(export),
             scheduler,
@@ -206,7 +208,6 @@ impl Tenants {
             under_way: 0,
             is_gone: false,
             meter: Meter::default(),
-            deficit: Deficit::default(),
             waiting: Vec::new(),
         };
         let at = self.free.pop().unwrap_or_else(|| {
@@ -360,11 +361,12 @@ impl Tenants {
                     self.notices.push_back((device.name.clone(), notice));
                     continue;
                 };
-                let mut tenants = self.tenants.iter_mut().flatten();
+                let mut tenants = self.tenants.iter().flatten();
                 let found = tenants
                     .find(|other| other.id == tenant && Arc::ptr_eq(&other.export.device, device));
                 let Some(found) = found else { continue };
-                found.deficit = match (&found.deficit, notice) {
+                let mut deficit = lock(&found.export.deficit);
+                *deficit = match (&*deficit, notice) {
                     (Deficit::Unsaid, Notice::Deficit { .. }) => {
                         let name = found.export.name.clone();
                         self.notices.push_back((name, notice));
@@ -376,11 +378,12 @@ impl Tenants {
                 };
             }
         }
-        for tenant in self.tenants.iter_mut().flatten() {
-            if let Deficit::Over(since) = tenant.deficit
+        for tenant in self.tenants.iter().flatten() {
+            let mut deficit = lock(&tenant.export.deficit);
+            if let Deficit::Over(since) = *deficit
                 && now.since_ns(since) >= WITHIN_NS
             {
-                tenant.deficit = Deficit::Unsaid;
+                *deficit = Deficit::Unsaid;
                 let over = Notice::DeficitOver { tenant: tenant.id };
                 self.notices.push_back((tenant.export.name.clone(), over));
             }
@@ -419,15 +422,21 @@ mod tests {
     }
 
     /// What is said while the first tenant's reads take so long, for thirty seconds: one each
-    /// millisecond, if it is among those that count.
+    /// millisecond, if it is among those that count, on one shard after the other.
     fn said_while_reads_take(
         took_ns: u64,
         exports: &Arc<Exports>,
+        shards: usize,
         counts: fn(u64) -> bool,
     ) -> Vec<String> {
-        let mut tenants = Tenants::new();
-        tenants.sync(exports);
-        let tenant = tenants.open(&exports[0]).unwrap();
+        let mut all: Vec<(Tenants, u32)> = (0..shards)
+            .map(|_| {
+                let mut tenants = Tenants::new();
+                tenants.sync(exports);
+                let tenant = tenants.open(&exports[0]).unwrap();
+                (tenants, tenant)
+            })
+            .collect();
         let request = Request {
             kind: Kind::Read,
             flags: 0,
@@ -440,15 +449,17 @@ mod tests {
         let mut said = Vec::new();
         for millisecond in 1..30_000 {
             let now = Time(millisecond * 1_000_000);
-            if counts(millisecond) {
-                assert!(tenants.enqueue(tenant, &request, 0, now));
-            }
-            tenants.round(now, &mut ready, &mut resumable);
-            for _ in ready.drain(..) {
-                tenants.completed(tenant, &request, took_ns, took_ns);
-            }
-            while let Some((name, notice)) = tenants.take_notice(now) {
-                said.push(crate::launch::text(&name, notice));
+            for (number, (tenants, tenant)) in (0..).zip(&mut all) {
+                if counts(millisecond) && millisecond % shards as u64 == number {
+                    assert!(tenants.enqueue(*tenant, &request, 0, now));
+                }
+                tenants.round(now, &mut ready, &mut resumable);
+                for _ in ready.drain(..) {
+                    tenants.completed(*tenant, &request, took_ns, took_ns);
+                }
+                while let Some((name, notice)) = tenants.take_notice(now) {
+                    said.push(crate::launch::text(&name, notice));
+                }
             }
         }
         said
@@ -460,7 +471,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path(), &reader("db", 2000));
         let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
-        let said = said_while_reads_take(900_000, &exports, |_| true);
+        let said = said_while_reads_take(900_000, &exports, 1, |_| true);
         assert_eq!(said.len(), 1, "{said:?}");
         let expected = "ram no longer behaves as calibrated: a 95th percentile of ";
         assert!(said[0].starts_with(expected), "{said:?}");
@@ -474,15 +485,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let greedy = "[[tenant]]\nexport = \"scan\"\ndevice = \"ram\"\nread_only = true\n";
         let config = config(directory.path(), &(reader("db", 450) + greedy));
-        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
-        let said = said_while_reads_take(80_000, &exports, |millisecond| {
-            millisecond < 15_000 && millisecond % 4000 < 2000
-        });
-        let expected = [
-            "db asks for more than its objective reserved: its requests wait",
-            "db has stayed within its reservation for 10 s",
-        ];
-        assert_eq!(said, expected);
+        for shards in [1, 2] {
+            let exports = Arc::new(export::open(&config, &Vec::new(), shards).unwrap());
+            let said = said_while_reads_take(80_000, &exports, shards, |millisecond| {
+                millisecond < 15_000 && millisecond % 4000 < 2000
+            });
+            let expected = [
+                "db asks for more than its objective reserved: its requests wait",
+                "db has stayed within its reservation for 10 s",
+            ];
+            assert_eq!(said, expected, "{shards} shards");
+        }
     }
 
     /// What the device does by now is too little for what was promised: a reload of the same file
@@ -492,7 +505,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path(), &reader("db", 2000).replace("5000", "150"));
         let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
-        said_while_reads_take(4_000_000, &exports, |_| true);
+        said_while_reads_take(4_000_000, &exports, 1, |_| true);
         let model = exports[0].device.qos.model();
         let refused = qos::Admission::new(model).admit(&exports[0].tenant_spec());
         assert!(refused.is_err(), "the device has not aged");
@@ -501,11 +514,12 @@ mod tests {
     }
 
     /// The device has 10,000 reads a second. Either tenant gets what the other one gives up, in
-    /// whichever order they stand, and a new one what a removed one had.
+    /// whichever order they stand, and a new one what a removed one had. Two shards follow, one
+    /// after the other.
     #[test]
     fn a_reload_moves_reservations_between_tenants() {
         let directory = tempfile::tempdir().unwrap();
-        let mut tenants = Tenants::new();
+        let mut shards = [Tenants::new(), Tenants::new()];
         let mut exports = Arc::new(Vec::new());
         for (text, expected) in [
             ([reader("a", 1000), reader("b", 9000)], [1000, 9000]),
@@ -514,13 +528,19 @@ mod tests {
             ([reader("a", 500), reader("c", 9500)], [500, 9500]),
         ] {
             let config = config(directory.path(), &text.concat());
-            exports = Arc::new(export::open(&config, &exports, 1).unwrap());
-            tenants.sync(&exports);
-            let fares = tenants.status(Time(0)).into_iter();
-            let promised: Vec<u32> = fares.map(|it| it.tenant.objective.unwrap().iops).collect();
-            assert_eq!(promised, expected, "{text:?}");
-            let of_device = exports[0].device.qos.status().reserved_tokens_per_s;
-            assert_eq!(of_device, 1_000_000);
+            exports = Arc::new(export::open(&config, &exports, 2).unwrap());
+            for tenants in &mut shards {
+                tenants.sync(&exports);
+                let fares = tenants.status(Time(0)).into_iter();
+                let promised: Vec<u32> =
+                    fares.map(|it| it.tenant.objective.unwrap().iops).collect();
+                assert_eq!(promised, expected, "{text:?}");
+                let of_device = exports[0].device.qos.status();
+                assert_eq!(of_device.reserved_tokens_per_s, 1_000_000);
+                assert_eq!(of_device.latency_critical, 2);
+            }
+            let of_device = exports[0].device.qos.status();
+            assert_eq!(of_device.best_effort, 0, "{text:?}");
         }
     }
 

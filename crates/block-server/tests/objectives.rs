@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use block_server::config::Config;
 use block_server::export;
-use support::{READ, Server, start};
+use support::{Client, READ, Server, start};
 
 /// A device that takes a million tokens a second, which are 10,000 reads, at any latency.
 fn config(directory: &Path, objective: &str) -> String {
@@ -31,8 +31,7 @@ fn config(directory: &Path, objective: &str) -> String {
 const OBJECTIVE: &str = "objective = { p95_us = 100000, iops = 2000, read_share = 1.0 }";
 
 /// Reads until `ends`, with 64 requests under way; gives their number.
-fn greedy(server: &Server, ends: &AtomicBool) -> u64 {
-    let mut client = server.connect().go("greedy");
+fn greedy(mut client: Client, ends: &AtomicBool) -> u64 {
     let mut sum = 0;
     for _ in 0..64 {
         client.send(0, READ, 0, 4096, &[]);
@@ -57,7 +56,7 @@ fn a_greedy_tenant_gets_what_the_objective_leaves() {
     let (sum, reads) = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let begun = Instant::now();
-            let sum = greedy(&server, &ends);
+            let sum = greedy(server.connect().go("greedy"), &ends);
             let elapsed = u64::try_from(begun.elapsed().as_millis()).unwrap();
             took.store(elapsed, Ordering::Relaxed);
             sum
@@ -97,7 +96,7 @@ fn a_greedy_tenant_gets_what_the_objective_leaves() {
     };
     let ends = AtomicBool::new(false);
     let free = std::thread::scope(|scope| {
-        let load = scope.spawn(|| greedy(&server, &ends));
+        let load = scope.spawn(|| greedy(server.connect().go("greedy"), &ends));
         std::thread::sleep(Duration::from_secs(1));
         ends.store(true, Ordering::Relaxed);
         load.join().unwrap()
@@ -106,6 +105,57 @@ fn a_greedy_tenant_gets_what_the_objective_leaves() {
         free as f64 > 1.3 * rate,
         "{free} reads/s, {rate} with the objective"
     );
+    server.stop();
+}
+
+/// Reads with 64 requests under way on each connection, for so long: their number by export, those
+/// of `critical` first.
+fn reads_on(server: &Server, connections: &[(&str, u8)], time: Duration) -> [u64; 2] {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = connections
+            .iter()
+            .map(|&(export, shard)| {
+                let client = server.on_shard(shard, || server.connect(), |it| &it.stream);
+                let ends = &ends;
+                let client = client.go(export);
+                (export, scope.spawn(move || greedy(client, ends)))
+            })
+            .collect();
+        std::thread::sleep(time);
+        ends.store(true, Ordering::Relaxed);
+        let mut sums = [0, 0];
+        for (export, thread) in running {
+            sums[usize::from(export != "critical")] += thread.join().unwrap();
+        }
+        sums
+    })
+}
+
+/// On two cores a tenant has its reservation of 2,000 reads a second once and whole, whether its
+/// connections are on one of them or on both.
+#[test]
+fn a_reservation_counts_once_on_two_cores() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(server) = start(2, 64 << 20, &config(directory.path(), OBJECTIVE)) else {
+        return;
+    };
+    let greedy = [("greedy", 0), ("greedy", 1)];
+    for places in [&[0][..], &[1], &[0, 1]] {
+        let critical = places.iter().map(|&shard| ("critical", shard));
+        let all: Vec<_> = critical.chain(greedy).collect();
+        let [critical, greedy] = reads_on(&server, &all, Duration::from_secs(3));
+        // 1,000 at once, which are its debt, and what it may take back of the time before.
+        assert!(
+            (5_500..10_000).contains(&critical),
+            "{critical} and {greedy} on {places:?}"
+        );
+        assert!(greedy >= 14_000, "{critical} and {greedy} on {places:?}");
+    }
+    let status = server.shared.status();
+    assert_eq!(status.devices[0].reserved_tokens_per_s, 200_000);
+    let spent: u64 = status.tenants.iter().map(|it| it.spent_tokens).sum();
+    assert!(spent > 0);
     server.stop();
 }
 

@@ -34,6 +34,99 @@ const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
                       [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
 const READ_ONLY: &str = "[[tenant]]\nexport = \"same\"\ndevice = \"ram\"\nread_only = true\n";
 
+/// A reload that asks for more than the device has is refused; what was reserved stays, and the
+/// log says so. One that fits is in force on both cores.
+#[test]
+fn a_reload_that_reserves_too_much_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, metrics) = (free_port(), free_port());
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let curve = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
+    let curve = format!("{{\"mixed\": {curve}, \"read_only\": {curve}}}");
+    let curve = format!("{{\"write_cost\": 1000, \"curve\": {curve}}}");
+    std::fs::write(at("curve"), curve).unwrap();
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpus: Vec<usize> = (0..1024).filter(|cpu| cpus.is_set(*cpu)).take(2).collect();
+    let write = |iops: u32| {
+        let text = format!(
+            "metrics = \"127.0.0.1:{metrics}\"\naudit_log = {:?}\ncores = {cpus:?}\n\
+             [[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = {:?}\n\
+             [[tenant]]\nexport = \"db\"\ndevice = \"ram\"\n\
+             objective = {{ p95_us = 5000, iops = {iops}, read_share = 1.0 }}\n",
+            at("audit"),
+            at("curve")
+        );
+        write_config(directory.path(), port, &text)
+    };
+    // What the server says is reserved, of the device and of the tenant. Its shards follow a
+    // reload within a second.
+    let reserves = |iops: u64| {
+        let reserved = || {
+            let page = page(metrics, "/status");
+            let body = page.split_once("\r\n\r\n").unwrap().1;
+            let status: serde_json::Value = serde_json::from_str(body).unwrap();
+            let tokens = status["devices"][0]["reserved_tokens_per_s"].as_u64();
+            let iops = status["tenants"][0]["objective"]["iops"].as_u64();
+            (
+                tokens.unwrap(),
+                iops.unwrap(),
+                status["not_reloaded"].clone(),
+            )
+        };
+        let mut seen = reserved();
+        for _ in 0..100 {
+            if (seen.0, seen.1) == (100 * iops, iops) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            seen = reserved();
+        }
+        assert_eq!((seen.0, seen.1), (100 * iops, iops));
+        seen.2
+    };
+    let Some((mut child, line, mut messages)) = start_process(&write(2000)) else {
+        return;
+    };
+    assert!(line.contains("Ready"), "{line}");
+    let mut reload = |iops: u32| {
+        write(iops);
+        signal(&child, "-HUP");
+        let mut line = String::new();
+        messages.read_line(&mut line).unwrap();
+        line
+    };
+    assert!(reserves(2000).is_null());
+    let mut client = Client::connect(address(port)).go("db");
+    let line = reload(11_000);
+    let reason = "is refused: the tenant needs 1,100,000 tokens/s";
+    assert!(
+        line.contains("NotReloaded") && line.contains(reason),
+        "{line}"
+    );
+    let said = reserves(2000);
+    assert!(said.as_str().unwrap().contains(reason), "{said}");
+    let log = std::fs::read_to_string(at("audit")).unwrap();
+    let last = log.lines().last().unwrap();
+    assert!(
+        last.contains("\"refused\"") && last.contains(reason),
+        "{log}"
+    );
+    assert_eq!(log.lines().count(), 2, "{log}");
+    client.read(0, 4096);
+    // What fits is taken: the tenant's own reservation is free for it.
+    let line = reload(9_000);
+    assert!(
+        line.contains("Reloaded") && line.contains("ended: []"),
+        "{line}"
+    );
+    assert!(reserves(9_000).is_null());
+    let log = std::fs::read_to_string(at("audit")).unwrap();
+    assert!(log.lines().last().unwrap().contains("\"changed\""), "{log}");
+    client.read(0, 4096);
+    signal(&child, "-TERM");
+    child.wait().unwrap();
+}
+
 #[test]
 fn it_reloads_without_dropping_and_drains() {
     let directory = tempfile::tempdir().unwrap();

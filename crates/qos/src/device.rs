@@ -1,15 +1,18 @@
 //! What the threads that serve one device share: the book of tenants behind a lock that only
 //! admissions and a step every 100 ms take, and atomics for everything that a round needs.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use crate::account::{Account, State, position};
 use crate::admission::{Admission, Refused};
 use crate::feedback::Feedback;
 use crate::learning::{Finding, Learner};
 use crate::notice::{Notice, Notices};
+use crate::word::Word;
 use crate::{DeviceModel, Drift, TenantSpec, rounded, tokens_of};
 
 /// Schedulers of one device at most: one bit of a word each.
@@ -33,19 +36,29 @@ const PAUSE_MIN_NS: u64 = 200_000;
 /// A device, shared by the schedulers of its threads.
 #[derive(Debug)]
 pub struct Device {
+    /// Schedulers at most. One alone needs no atomic operations.
+    threads_max: u32,
     control: Mutex<Control>,
     /// Tokens a second of a best-effort tenant; of a latency-critical one beside its own.
     best_effort_each: AtomicU64,
     spare_each: AtomicU64,
     is_limited: AtomicBool,
     pause_ns: AtomicU64,
+    /// Number of best-effort tenants.
+    best_effort: Word,
     /// Millionths of tokens that anybody may take.
-    bucket: AtomicU64,
-    minted_at_ns: AtomicU64,
-    /// Reserved tokens a second of latency-critical tenants that want nothing, over all threads.
-    parked_reserved: AtomicU64,
-    parked_critical: AtomicU32,
-    parked_best_effort: AtomicU32,
+    bucket: Word,
+    minted_ns: Word,
+    /// When the first round was; `i64::MAX`: there was none.
+    began_ns: Word,
+    /// Millionths of tokens of the last mint for best-effort tenants with requests. The next mint
+    /// hands them out. Until then latency-critical tenants of any thread may take back from them.
+    income: Word,
+    /// Millionths of tokens that a best-effort tenant has had since the start; that a
+    /// latency-critical one has had beside its own.
+    best_effort_sum: Word,
+    spare_sum: Word,
+    pub(crate) parked: Parked,
     /// A bit for each scheduler; for those with work; for those that ran a round since the bucket
     /// was emptied.
     members: AtomicU64,
@@ -59,11 +72,51 @@ pub struct Device {
     worst: AtomicU64,
     /// Number of reads and their 95th percentile in microseconds, of the fullest window.
     lesson: AtomicU64,
-    spent_tokens: AtomicU64,
+    spent_tokens: Word,
+}
+
+/// How far the device has come: millionths of tokens that each tenant has had since the start.
+pub(crate) struct Scales {
+    /// Beside its own, a latency-critical one; a best-effort one.
+    pub(crate) spare: i64,
+    pub(crate) best_effort: i64,
+    /// When the first round was.
+    pub(crate) began_ns: i64,
+}
+
+/// What tenants leave to others that want nothing on any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    is_alone: bool,
+    /// Reserved tokens a second. Two threads may add and subtract in the other order: the sums are
+    /// below zero for a moment then.
+    reserved: Word,
+    critical: Word,
+    best_effort: Word,
+}
+
+impl Parked {
+    /// Adds an account in this state to the sums, or subtracts it: `sign` is 1 or −1.
+    pub(crate) fn count(&self, state: State, sign: i64) {
+        if !state.is_parked() {
+            return;
+        }
+        let number = match state.is_critical() {
+            true => &self.critical,
+            false => &self.best_effort,
+        };
+        number.add(self.is_alone, sign);
+        if state.reserved() > 0 {
+            let tokens = sign * position(state.reserved());
+            self.reserved.add(self.is_alone, tokens);
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Control {
+    /// Accounts that several threads may share, by their tenants' names.
+    accounts: HashMap<Box<str>, Arc<Account>>,
     /// The model that was given, before anything was learnt.
     calibration: Option<DeviceModel>,
     admission: Admission,
@@ -106,7 +159,15 @@ pub struct DeviceStatus {
 impl Device {
     /// A device without tenants. Without a model, objectives are refused and nothing is limited.
     pub fn new(model: Option<DeviceModel>) -> Self {
+        Self::for_threads(model, THREADS_MAX)
+    }
+
+    /// As [`Device::new`], with so many schedulers at most, and no more than [`THREADS_MAX`]. For
+    /// one thread a round is cheaper.
+    pub fn for_threads(model: Option<DeviceModel>, threads_max: u32) -> Self {
+        let threads_max = threads_max.clamp(1, THREADS_MAX);
         let mut control = Control {
+            accounts: HashMap::new(),
             calibration: None,
             admission: Admission::new(None),
             feedback: Feedback::new(),
@@ -120,16 +181,23 @@ impl Device {
         };
         control.calibrate(model);
         let device = Self {
+            threads_max,
             control: Mutex::new(control),
             best_effort_each: AtomicU64::new(0),
             spare_each: AtomicU64::new(0),
             is_limited: AtomicBool::new(false),
             pause_ns: AtomicU64::new(PAUSE_MAX_NS),
-            bucket: AtomicU64::new(0),
-            minted_at_ns: AtomicU64::new(0),
-            parked_reserved: AtomicU64::new(0),
-            parked_critical: AtomicU32::new(0),
-            parked_best_effort: AtomicU32::new(0),
+            best_effort: Word::default(),
+            bucket: Word::default(),
+            minted_ns: Word::default(),
+            began_ns: Word::new(i64::MAX),
+            income: Word::default(),
+            best_effort_sum: Word::default(),
+            spare_sum: Word::default(),
+            parked: Parked {
+                is_alone: threads_max == 1,
+                ..Parked::default()
+            },
             members: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             ran: AtomicU64::new(0),
@@ -138,7 +206,7 @@ impl Device {
             is_quiet: AtomicBool::new(false),
             worst: AtomicU64::new(0),
             lesson: AtomicU64::new(0),
-            spent_tokens: AtomicU64::new(0),
+            spent_tokens: Word::default(),
         };
         device.publish(&device.control());
         device
@@ -157,6 +225,8 @@ impl Device {
         self.best_effort_each
             .store(shares.best_effort_each, Relaxed);
         self.spare_each.store(shares.spare_each, Relaxed);
+        self.best_effort
+            .set(i64::from(control.admission.best_effort()));
         self.is_limited.store(shares.rate.is_some(), Relaxed);
         let pause_ns = shares.strictest_us.map_or(PAUSE_MAX_NS, |p95_us| {
             (u64::from(p95_us) * 1000).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS)
@@ -172,29 +242,94 @@ impl Device {
         self.control().admission.check(spec)
     }
 
-    pub(crate) fn admit(&self, spec: &TenantSpec) -> Result<u64, Refused> {
+    /// Whether one scheduler has the device to itself.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.threads_max == 1
+    }
+
+    /// Admits a tenant that one scheduler has to itself.
+    pub(crate) fn admit(&self, spec: &TenantSpec, now_ns: u64) -> Result<Arc<Account>, Refused> {
         let mut control = self.control();
         control.admission.admit(spec)?;
         self.publish(&control);
-        Ok(control.needed(spec))
+        Ok(self.open(&control, (*spec, None), now_ns))
     }
 
-    pub(crate) fn release(&self, spec: &TenantSpec) {
+    /// The account of a tenant that was admitted elsewhere. The first scheduler that names it opens
+    /// the account, and the reservation counts from then on; others join.
+    pub(crate) fn join_account(&self, name: &str, spec: &TenantSpec, now_ns: u64) -> Arc<Account> {
         let mut control = self.control();
-        control.admission.release(spec);
-        self.publish(&control);
-    }
-
-    /// Counts a tenant that was admitted elsewhere, in place of another one. Gives the tokens a
-    /// second that it reserves.
-    pub(crate) fn keep(&self, instead_of: Option<&TenantSpec>, spec: &TenantSpec) -> u64 {
-        let mut control = self.control();
-        if let Some(before) = instead_of {
-            control.admission.release(before);
+        if let Some(account) = control.accounts.get(name).map(Arc::clone) {
+            account.book().instances += 1;
+            self.change_locked(&mut control, &account, spec, now_ns);
+            return account;
         }
         control.admission.keep(spec);
         self.publish(&control);
-        control.needed(spec)
+        let account = self.open(&control, (*spec, Some(name.into())), now_ns);
+        control.accounts.insert(name.into(), Arc::clone(&account));
+        account
+    }
+
+    fn open(
+        &self,
+        control: &Control,
+        (spec, name): (TenantSpec, Option<Box<str>>),
+        now_ns: u64,
+    ) -> Arc<Account> {
+        let reserved = control.needed(&spec);
+        let account = Account::new(self.is_alone(), (spec, name), reserved, now_ns);
+        account.book().instances = 1;
+        self.parked.count(account.state(), 1);
+        Arc::new(account)
+    }
+
+    /// Gives a tenant another objective that was admitted elsewhere. Schedulers that follow later
+    /// find it changed.
+    pub(crate) fn change(&self, account: &Account, spec: &TenantSpec, now_ns: u64) {
+        self.change_locked(&mut self.control(), account, spec, now_ns);
+    }
+
+    fn change_locked(
+        &self,
+        control: &mut Control,
+        account: &Account,
+        spec: &TenantSpec,
+        now_ns: u64,
+    ) {
+        let mut book = account.book();
+        if book.spec == *spec {
+            return;
+        }
+        control.admission.release(&book.spec);
+        control.admission.keep(spec);
+        book.spec = *spec;
+        self.publish(control);
+        let reserved = control.needed(spec);
+        account.become_tenant(&self.parked, (spec, reserved), &self.scales(), now_ns);
+    }
+
+    /// A scheduler's tenant is gone. With the last one the reservation is.
+    pub(crate) fn leave_account(&self, account: &Account) {
+        let mut control = self.control();
+        let mut book = account.book();
+        book.instances -= 1;
+        if book.instances > 0 {
+            return;
+        }
+        account.end(&self.parked);
+        if let Some(name) = &book.name {
+            control.accounts.remove(name);
+        }
+        control.admission.release(&book.spec);
+        self.publish(&control);
+    }
+
+    /// Reserves what the tenant's objective costs now.
+    pub(crate) fn reprice(&self, account: &Account) {
+        let control = self.control();
+        let spec = account.book().spec;
+        account.reprice(&self.parked, &spec, control.needed(&spec));
     }
 
     /// The model with the curve as learnt so far. The next start begins with the calibration again.
@@ -234,7 +369,7 @@ impl Device {
             strictest_us: shares.strictest_us,
             is_read_only: shares.is_read_only,
             factor: control.feedback.factor(),
-            spent_tokens: self.spent_tokens.load(Relaxed),
+            spent_tokens: self.spent_tokens.get().unsigned_abs(),
             drift: control.drift,
         }
     }
@@ -248,7 +383,11 @@ impl Device {
     pub(crate) fn join(&self) -> Option<u64> {
         let mut members = self.members.load(Relaxed);
         loop {
-            let bit = 1_u64.checked_shl(members.trailing_ones())?;
+            let number = members.trailing_ones();
+            if number >= self.threads_max {
+                return None;
+            }
+            let bit = 1_u64 << number;
             match self
                 .members
                 .compare_exchange_weak(members, members | bit, Relaxed, Relaxed)
@@ -263,10 +402,6 @@ impl Device {
         for word in [&self.members, &self.busy, &self.ran] {
             word.fetch_and(!bit, Relaxed);
         }
-    }
-
-    pub(crate) fn needed(&self, spec: &TenantSpec) -> u64 {
-        self.control().needed(spec)
     }
 
     pub(crate) fn costs(&self) -> crate::Costs {
@@ -294,97 +429,94 @@ impl Device {
         self.pause_ns.load(Relaxed)
     }
 
-    pub(crate) fn park_critical(&self, tokens_per_s: u64) {
-        self.parked_reserved.fetch_add(tokens_per_s, Relaxed);
-        self.parked_critical.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn unpark_critical(&self, tokens_per_s: u64) {
-        self.parked_reserved.fetch_sub(tokens_per_s, Relaxed);
-        self.parked_critical.fetch_sub(1, Relaxed);
-    }
-
-    pub(crate) fn park_best_effort(&self) {
-        self.parked_best_effort.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn unpark_best_effort(&self) {
-        self.parked_best_effort.fetch_sub(1, Relaxed);
+    pub(crate) fn scales(&self) -> Scales {
+        Scales {
+            spare: self.spare_sum.get(),
+            best_effort: self.best_effort_sum.get(),
+            began_ns: self.began_ns.get(),
+        }
     }
 
     /// Marks that a scheduler has work, so that the bucket waits for its round.
     pub(crate) fn begin_round(&self, bit: u64) {
-        if self.busy.load(Relaxed) & bit == 0 {
+        if !self.is_alone() && self.busy.load(Relaxed) & bit == 0 {
             self.busy.fetch_or(bit, Relaxed);
         }
     }
 
-    /// Puts what parked tenants do not use since the last call of any thread into the bucket.
+    /// Mints what the time since the last call of any thread makes. Shares of parked tenants go
+    /// into the bucket.
     pub(crate) fn mint(&self, now_ns: u64) {
-        let before = self.minted_at_ns.load(Relaxed);
-        if now_ns <= before {
+        let (is_alone, now) = (self.is_alone(), position(now_ns));
+        let before = self.minted_ns.raise(is_alone, now);
+        let time_ns = now.saturating_sub(before).max(0).unsigned_abs();
+        if time_ns == 0 {
             return;
         }
-        let exchanged = self
-            .minted_at_ns
-            .compare_exchange(before, now_ns, Relaxed, Relaxed);
-        if exchanged.is_err() {
-            return;
+        if before == 0 {
+            self.began_ns.set(now);
         }
-        let time_ns = (now_ns - before).min(self.pause_ns());
-        let best_effort = u64::from(self.parked_best_effort.load(Relaxed));
-        let critical = u64::from(self.parked_critical.load(Relaxed));
-        let rate = self.parked_reserved.load(Relaxed)
-            + critical * self.spare_each()
-            + best_effort * self.best_effort_each();
-        self.put(tokens_of(rate, time_ns));
+        let time_ns = time_ns.min(self.pause_ns());
+        let count = |word: &Word| word.get().max(0).unsigned_abs();
+        let parked = count(&self.parked.best_effort);
+        let active = count(&self.best_effort).saturating_sub(parked);
+        let each = self.best_effort_each();
+        let spare = self.spare_each();
+        let left =
+            count(&self.parked.reserved) + count(&self.parked.critical) * spare + parked * each;
+        self.put(tokens_of(left, time_ns));
+        self.spare_sum.add(is_alone, tokens_of(spare, time_ns));
+        let income = tokens_of(each * active, time_ns);
+        let earlier = self.income.replace(is_alone, income);
+        match position(active) {
+            0 => self.put(earlier),
+            active => {
+                self.best_effort_sum.add(is_alone, earlier / active);
+            }
+        }
     }
 
     /// Adds millionths of tokens to the bucket.
     fn put(&self, micro: i64) {
-        if let Ok(micro) = u64::try_from(micro)
-            && micro > 0
-        {
-            self.bucket.fetch_add(micro, Relaxed);
-        }
+        self.bucket.add(self.is_alone(), micro.max(0));
     }
 
-    /// Takes at most so many millionths of tokens.
-    pub(crate) fn take(&self, demand: i64) -> i64 {
-        let Ok(demand) = u64::try_from(demand) else {
-            return 0;
-        };
-        let mut there = self.bucket.load(Relaxed);
-        loop {
-            let taken = there.min(demand);
-            if taken == 0 {
-                return 0;
-            }
-            match self
-                .bucket
-                .compare_exchange_weak(there, there - taken, Relaxed, Relaxed)
-            {
-                Ok(_) => return i64::try_from(taken).unwrap_or(i64::MAX),
-                Err(now) => there = now,
-            }
-        }
+    /// Takes at most so many millionths of tokens from the bucket.
+    pub(crate) fn take(&self, wanted: i64) -> i64 {
+        self.bucket.take(self.is_alone(), wanted, 0)
+    }
+
+    /// Takes at most so many millionths of tokens of what best-effort tenants are about to get.
+    pub(crate) fn take_income(&self, wanted: i64) -> i64 {
+        self.income.take(self.is_alone(), wanted, 0)
     }
 
     /// Ends a round. The bucket is emptied once every scheduler with work has run one; what this
-    /// round left over goes in afterwards, so that a single thread can use it in its next round.
+    /// round left over goes in afterwards, so that a single thread can use it in its next round. A
+    /// thread without work is not waited for.
+    ///
+    /// Relaxed operations are enough. If two threads end a round at once, the bucket is emptied
+    /// once more or once less: a token may be lost, and none is made.
     pub(crate) fn end_round(&self, bit: u64, left: i64, is_idle: bool) {
+        if self.is_alone() || self.have_all_run(bit, is_idle) {
+            self.bucket.set(0);
+        }
+        self.put(left);
+    }
+
+    fn have_all_run(&self, bit: u64, is_idle: bool) -> bool {
         if is_idle {
             self.busy.fetch_and(!bit, Relaxed);
         }
         let ran = self.ran.load(Relaxed) | bit;
         let busy = self.busy.load(Relaxed);
-        if ran & busy == busy {
+        let have_all_run = ran & busy == busy;
+        if have_all_run {
             self.ran.store(0, Relaxed);
-            self.bucket.store(0, Relaxed);
         } else {
             self.ran.fetch_or(bit, Relaxed);
         }
-        self.put(left);
+        have_all_run
     }
 
     /// Says that a tenant writes.
@@ -409,7 +541,7 @@ impl Device {
     }
 
     pub(crate) fn spent(&self, tokens: u64) {
-        self.spent_tokens.fetch_add(tokens, Relaxed);
+        self.spent_tokens.add(self.is_alone(), position(tokens));
     }
 
     /// Steers the rate, once every 100 ms by whichever thread comes first.
@@ -441,7 +573,7 @@ impl Device {
             control.learn(
                 now_ns,
                 lesson,
-                self.spent_tokens.load(Relaxed),
+                self.spent_tokens.get().unsigned_abs(),
                 self.is_quiet.load(Relaxed),
             );
         }

@@ -1,5 +1,10 @@
 //! The latencies of a tenant in a window of time.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::word::Word;
+
 /// Buckets for each doubling; within a bucket values are taken as evenly spread, so that a
 /// percentile is good to about 1 %.
 const SUB_BITS: u32 = 4;
@@ -86,6 +91,60 @@ impl Window {
     pub fn clear(&mut self) {
         self.counts.fill(0);
         self.total = 0;
+    }
+}
+
+/// A histogram that several threads count in. Each bucket is a word of its own: a latency that is
+/// counted while another thread drains is in this window or in the next one.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    counts: Box<[AtomicU32; BUCKETS]>,
+    total: Word,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            counts: Box::new([const { AtomicU32::new(0) }; BUCKETS]),
+            total: Word::default(),
+        }
+    }
+}
+
+impl Counts {
+    pub(crate) fn record(&self, is_alone: bool, latency_ns: u64) {
+        let count = &self.counts[bucket_of(latency_ns)];
+        match is_alone {
+            true => count.store(count.load(Relaxed).wrapping_add(1), Relaxed),
+            false => {
+                count.fetch_add(1, Relaxed);
+            }
+        }
+        self.total.add(is_alone, 1);
+    }
+
+    pub(crate) fn count(&self) -> i64 {
+        self.total.get()
+    }
+
+    /// Moves all latencies into a window.
+    pub(crate) fn drain(&self, is_alone: bool, window: &mut Window) {
+        window.total = 0;
+        for (count, drained) in self.counts.iter().zip(window.counts.iter_mut()) {
+            *drained = match count.load(Relaxed) {
+                0 => 0,
+                _ => count.swap(0, Relaxed),
+            };
+            window.total += *drained;
+        }
+        self.total.add(is_alone, -i64::from(window.total));
+    }
+
+    pub(crate) fn clear(&self) {
+        for count in self.counts.iter() {
+            count.store(0, Relaxed);
+        }
+        self.total.set(0);
     }
 }
 

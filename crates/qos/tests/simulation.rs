@@ -130,7 +130,7 @@ fn tokens_follow_the_measured_tail_when_the_device_ages_and_the_calibration_is_d
     assert!(tokens(25..50) < 0.9 * tokens(2..10));
     assert!(tokens(25..50) > 0.3 * tokens(2..10));
     let mut notices = Vec::new();
-    while let Some(notice) = machine.scheduler.take_notice() {
+    while let Some(notice) = machine.schedulers[0].take_notice() {
         notices.push(notice);
     }
     assert!(
@@ -148,7 +148,7 @@ fn a_device_as_calibrated_raises_no_doubt() {
     machine.add(Some(OBJECTIVE), CRITICAL);
     machine.add(None, GREEDY);
     machine.run(30);
-    assert_eq!(machine.scheduler.take_notice(), None);
+    assert_eq!(machine.schedulers[0].take_notice(), None);
     assert_eq!(machine.device.status().drift, None);
 }
 
@@ -202,8 +202,7 @@ fn reads_are_cheaper_while_nobody_writes_and_the_objective_survives_the_first_wr
     assert!(broken <= 1, "{broken}");
     assert!(!machine.device.status().is_read_only);
     assert_eq!(
-        machine
-            .scheduler
+        machine.schedulers[0]
             .status(machine.id(critical))
             .unwrap()
             .deficits,

@@ -156,7 +156,8 @@ impl Bench {
 fn price(tenants: usize, has_objectives: bool) -> Fallible<f64> {
     const BATCH: usize = 32;
     const ROUNDS: usize = 20_000;
-    let device = Arc::new(qos::Device::new(Some(qos::simulated::p3600_model())));
+    let model = qos::simulated::p3600_model();
+    let device = Arc::new(qos::Device::for_threads(Some(model), 1));
     let mut scheduler: Scheduler<u32> = Scheduler::new(device)?;
     let mut ids = Vec::new();
     for index in 0..tenants {

@@ -8,6 +8,7 @@ mod death;
 mod host;
 mod io;
 mod numbers;
+mod objectives;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -19,6 +19,7 @@ use block_server::export;
 use block_server::nvme::controller::Subsystem;
 use block_server::server::{Block, Shared};
 use block_server::tls::ServerTls;
+use dataplane::groups::group_of;
 use dataplane::shard::Plane;
 use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
 use dataplane::{Shard, ShardConfig};
@@ -117,6 +118,22 @@ impl Server {
 
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// The first connection that `connect` makes which this shard serves.
+    pub fn on_shard<T>(
+        &self,
+        shard: u8,
+        mut connect: impl FnMut() -> T,
+        stream: impl Fn(&T) -> &TcpStream,
+    ) -> T {
+        loop {
+            let connection = connect();
+            let peer = stream(&connection).local_addr().unwrap();
+            if self.plane.groups.owner(group_of(Some(peer), 0)) == shard {
+                return connection;
+            }
+        }
     }
 
     /// Tells the shards to end, as SIGTERM does.

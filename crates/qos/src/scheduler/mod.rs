@@ -4,29 +4,22 @@
 //! is *parked*: the device counts its tokens together with those of all parked tenants
 //! ([`Device::mint`]). Tokens of the others are counted when a round comes to them, from the time
 //! that has passed since.
+//!
+//! A tenant whose connections are on several threads has an instance in the scheduler of each: a
+//! queue and counters. What the instances share is an [`Account`].
 
 mod round;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::account::Account;
 use crate::cost::Operation;
 use crate::latency::Window;
 use crate::notice::{Notice, Notices};
 use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
-use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus, tokens_of};
+use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus};
 
-/// A latency-critical tenant may take back what it left to others in so long a time at most. A
-/// shared disk can be slow for several seconds.
-const LENT_MAX_NS: u64 = 10_000_000_000;
-/// A window of latencies is judged once it has so many reads and is so old.
-const WINDOW_READS_MIN: u32 = 200;
-const WINDOW_MIN_NS: u64 = 100_000_000;
-/// An older window is judged with fewer.
-const WINDOW_OLD_NS: u64 = 5_000_000_000;
-const WINDOW_OLD_READS_MIN: u32 = 40;
-/// After so long without a request the latencies before say nothing of the present.
-const WINDOW_PAUSE_NS: u64 = WINDOW_OLD_NS;
 /// A round is due after this share of the strictest objective (ReFlex, section 4.2: 5 %).
 const PERIOD_SHARE: u64 = 20;
 /// The shortest time between two rounds that is asked for.
@@ -49,42 +42,27 @@ pub struct Request<T> {
 #[error("the tenant already has {QUEUE_ENTRIES_MAX} requests that wait")]
 pub struct Full<T>(pub T);
 
-/// A device has [`crate::THREADS_MAX`] schedulers already.
+/// A device has its schedulers already: [`crate::THREADS_MAX`], or those of
+/// [`Device::for_threads`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a device can have 64 schedulers, one for each thread, and has them already")]
+#[error("the device has as many schedulers as it can have, one for each thread")]
 pub struct TooManyThreads;
 
+/// A tenant, or the instance of it on this thread.
 #[derive(Debug)]
 struct Tenant {
     id: TenantId,
+    /// What this thread knows the tenant as. Another thread may have followed a change already.
     spec: TenantSpec,
+    account: Arc<Account>,
     queue: Queue,
-    /// Latency-critical: tokens in hand, negative in deficit. Best effort: saved tokens. In
-    /// millionths.
+    /// Best effort: saved tokens, in millionths.
     credit: i64,
-    /// Latency-critical: what of its reservation others got and it may take back. In millionths.
-    lent: i64,
-    /// Tokens a second that it reserved.
-    reserved: u64,
-    /// When its credit was last counted; latency-critical only.
-    counted_ns: u64,
-    /// The scheduler's sum of tokens by then.
-    counted: i64,
-    is_parked: bool,
+    /// The account counts this instance as one with requests.
+    is_busy: bool,
     /// In `ready`, in `waiting`.
     is_ready: bool,
     is_waiting: bool,
-    in_deficit: bool,
-    /// In deficit at any time of the window.
-    window_in_deficit: bool,
-    window_ns: u64,
-    /// When a request was last counted in a window.
-    counted_last_ns: u64,
-    /// Latencies from the arrival of the requests.
-    window: Window,
-    /// Latency-critical: latencies from the submission to the device.
-    on_device: Option<Window>,
-    p95_us: Option<f64>,
     reads: u64,
     writes: u64,
     others: u64,
@@ -92,7 +70,6 @@ struct Tenant {
     given: i64,
     received: i64,
     refused: u64,
-    deficits: u64,
 }
 
 /// The scheduler of one thread for one device. `T` is what the caller knows a request by.
@@ -116,16 +93,14 @@ pub struct Scheduler<T> {
     /// Best-effort tenants with requests, the next one first.
     active: VecDeque<u32>,
     last_ns: u64,
-    /// Millionths of tokens that a best-effort tenant has had since the start; that a
-    /// latency-critical one has had beside its own.
-    best_effort_sum: i64,
-    spare_sum: i64,
     /// Millionths of tokens that best-effort requests cost, and that their tenants have saved.
     demand: i64,
     saved: i64,
     in_flight: u32,
     in_flight_max: u32,
     notices: Notices,
+    /// Where a window is counted that is judged.
+    scratch: Window,
 }
 
 impl<T> Scheduler<T> {
@@ -150,13 +125,12 @@ impl<T> Scheduler<T> {
             waiting_at: 0,
             active: VecDeque::new(),
             last_ns: 0,
-            best_effort_sum: 0,
-            spare_sum: 0,
             demand: 0,
             saved: 0,
             in_flight: 0,
             in_flight_max: u32::MAX,
             notices: Notices::new(),
+            scratch: Window::default(),
         })
     }
 
@@ -177,18 +151,19 @@ impl<T> Scheduler<T> {
     /// The tenant is refused; nothing has changed then.
     pub fn add_tenant(&mut self, spec: TenantSpec) -> Result<TenantId, Refused> {
         self.reserve_queue()?;
-        let reserved = self.device.admit(&spec)?;
-        Ok(self.insert(spec, reserved))
+        let account = self.device.admit(&spec, self.last_ns)?;
+        Ok(self.insert(spec, account))
     }
 
-    /// Adds a tenant that a [`crate::Admission`] has admitted.
+    /// Adds a tenant that a [`crate::Admission`] has admitted. Schedulers of one device that name
+    /// the same tenant share one reservation.
     ///
     /// # Errors
     /// There is no memory for its queue; nothing has changed then.
-    pub fn add_admitted(&mut self, spec: TenantSpec) -> Result<TenantId, Refused> {
+    pub fn add_admitted(&mut self, name: &str, spec: TenantSpec) -> Result<TenantId, Refused> {
         self.reserve_queue()?;
-        let reserved = self.device.keep(None, &spec);
-        Ok(self.insert(spec, reserved))
+        let account = self.device.join_account(name, &spec, self.last_ns);
+        Ok(self.insert(spec, account))
     }
 
     fn reserve_queue(&mut self) -> Result<(), Refused> {
@@ -198,7 +173,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    fn insert(&mut self, spec: TenantSpec, reserved: u64) -> TenantId {
+    fn insert(&mut self, spec: TenantSpec, account: Arc<Account>) -> TenantId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.tenants.push(None);
             u32::try_from(self.tenants.len() - 1).unwrap_or(u32::MAX)
@@ -208,22 +183,12 @@ impl<T> Scheduler<T> {
         let tenant = Tenant {
             id,
             spec,
+            account,
             queue: Queue::EMPTY,
             credit: 0,
-            lent: 0,
-            reserved,
-            counted_ns: self.last_ns,
-            counted: 0,
-            is_parked: false,
+            is_busy: false,
             is_ready: false,
             is_waiting: false,
-            in_deficit: false,
-            window_in_deficit: false,
-            window_ns: self.last_ns,
-            counted_last_ns: self.last_ns,
-            window: Window::default(),
-            on_device: spec.objective.map(|_| Window::default()),
-            p95_us: None,
             reads: 0,
             writes: 0,
             others: 0,
@@ -231,7 +196,6 @@ impl<T> Scheduler<T> {
             given: 0,
             received: 0,
             refused: 0,
-            deficits: 0,
         };
         self.tenants[index as usize] = Some(tenant);
         self.number += 1;
@@ -241,7 +205,6 @@ impl<T> Scheduler<T> {
         self.waiting
             .reserve(room.saturating_sub(self.waiting.len()));
         self.active.reserve(room.saturating_sub(self.active.len()));
-        self.park(index);
         id
     }
 
@@ -252,11 +215,15 @@ impl<T> Scheduler<T> {
             return;
         }
         let number = id.index();
-        self.unpark(number, self.last_ns);
         let slot = self.tenants.get_mut(number as usize);
         let Some(mut tenant) = slot.and_then(Option::take) else {
             return;
         };
+        // A debt that is still to be made good is no other instance's to wait for.
+        match tenant.is_busy {
+            true => tenant.account.leave(&self.device.parked, false),
+            false => tenant.account.settle(&self.device.parked),
+        }
         self.queued -= u64::from(tenant.queue.len);
         if tenant.spec.objective.is_none() {
             self.demand -= micro(tenant.queue.tokens);
@@ -268,59 +235,41 @@ impl<T> Scheduler<T> {
         self.forget(number);
         self.free.push(number);
         self.number -= 1;
-        self.device.release(&tenant.spec);
+        self.device.leave_account(&tenant.account);
     }
 
-    /// Gives a tenant another objective, which a [`crate::Admission`] has admitted, or none.
+    /// Gives a tenant another objective, which a [`crate::Admission`] has admitted, or none. Where
+    /// schedulers share the tenant, each has to be told.
     pub fn change_tenant(&mut self, id: TenantId, spec: TenantSpec) {
-        let Some(before) = self.tenant(id).map(|tenant| tenant.spec) else {
+        let slot = self.tenants.get_mut(id.index() as usize);
+        let Some(tenant) = slot.and_then(Option::as_mut).filter(|slot| slot.id == id) else {
             return;
         };
+        self.device.change(&tenant.account, &spec, self.last_ns);
+        let before = std::mem::replace(&mut tenant.spec, spec);
         if before == spec {
             return;
         }
-        let reserved = self.device.keep(Some(&before), &spec);
-        let now_ns = self.last_ns;
         // Out of every list, and into those of its new kind.
-        let number = id.index();
-        self.unpark(number, now_ns);
-        self.forget(number);
-        let (best_effort_sum, spare_sum) = (self.best_effort_sum, self.spare_sum);
-        let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
-            return;
-        };
-        if before.objective.is_none() {
-            self.demand -= micro(tenant.queue.tokens);
-            self.saved -= tenant.credit;
-        }
-        tenant.spec = spec;
-        tenant.reserved = reserved;
-        (tenant.credit, tenant.lent) = (0, 0);
-        tenant.counted_ns = now_ns;
         (tenant.is_ready, tenant.is_waiting) = (false, false);
-        tenant.in_deficit = false;
-        tenant.on_device = spec.objective.map(|_| Window::default());
-        tenant.begin_window(now_ns);
-        tenant.p95_us = None;
+        tenant.account.settle(&self.device.parked);
+        let (tokens, saved) = (micro(tenant.queue.tokens), tenant.credit);
+        tenant.credit = 0;
+        let is_idle = tenant.queue.is_empty();
+        tenant.is_ready = !is_idle && spec.objective.is_some();
+        let number = id.index();
+        self.forget(number);
+        if before.objective.is_none() {
+            self.demand -= tokens;
+            self.saved -= saved;
+        }
+        if spec.objective.is_none() {
+            self.demand += tokens;
+        }
         match spec.objective {
-            Some(_) => {
-                tenant.counted = spare_sum;
-                if tenant.queue.is_empty() {
-                    self.park(number);
-                } else {
-                    tenant.is_ready = true;
-                    self.ready.push(number);
-                }
-            }
-            None => {
-                tenant.counted = best_effort_sum;
-                self.demand += micro(tenant.queue.tokens);
-                if tenant.queue.is_empty() {
-                    self.park(number);
-                } else {
-                    self.active.push_back(number);
-                }
-            }
+            _ if is_idle => {}
+            Some(_) => self.ready.push(number),
+            None => self.active.push_back(number),
         }
     }
 
@@ -331,18 +280,8 @@ impl<T> Scheduler<T> {
             return;
         }
         self.costs = costs;
-        for number in 0..u32::try_from(self.tenants.len()).unwrap_or(u32::MAX) {
-            let Some(Some(tenant)) = self.tenants.get(number as usize) else {
-                continue;
-            };
-            let (is_parked, reserved) = (tenant.is_parked, self.device.needed(&tenant.spec));
-            self.unpark(number, self.last_ns);
-            if let Some(Some(tenant)) = self.tenants.get_mut(number as usize) {
-                tenant.reserved = reserved;
-            }
-            if is_parked {
-                self.park(number);
-            }
+        for tenant in self.tenants.iter().flatten() {
+            self.device.reprice(&tenant.account);
         }
     }
 
@@ -357,52 +296,6 @@ impl<T> Scheduler<T> {
     fn tenant(&self, id: TenantId) -> Option<&Tenant> {
         let tenant = self.tenants.get(id.index() as usize)?.as_ref();
         tenant.filter(|tenant| tenant.id == id)
-    }
-
-    fn tenant_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
-        let tenant = self.tenants.get_mut(id.index() as usize)?.as_mut();
-        tenant.filter(|tenant| tenant.id == id)
-    }
-
-    fn park(&mut self, index: u32) {
-        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
-            return;
-        };
-        if tenant.is_parked {
-            return;
-        }
-        tenant.is_parked = true;
-        match tenant.spec.objective {
-            Some(_) => self.device.park_critical(tenant.reserved),
-            None => self.device.park_best_effort(),
-        }
-    }
-
-    /// Counts a tenant's tokens for itself again, from now on.
-    fn unpark(&mut self, index: u32, now_ns: u64) {
-        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
-            return;
-        };
-        if !tenant.is_parked {
-            return;
-        }
-        tenant.is_parked = false;
-        let since_ns = now_ns.saturating_sub(self.last_ns);
-        match tenant.spec.objective {
-            Some(_) => {
-                self.device.unpark_critical(tenant.reserved);
-                let parked_ns = now_ns.saturating_sub(tenant.counted_ns).min(LENT_MAX_NS);
-                tenant.lend(tokens_of(tenant.reserved, parked_ns));
-                tenant.counted_ns = now_ns.max(self.last_ns);
-                tenant.counted = self.spare_sum + tokens_of(self.device.spare_each(), since_ns);
-            }
-            None => {
-                self.device.unpark_best_effort();
-                let each = self.device.best_effort_each();
-                let since_ns = since_ns.min(self.device.pause_ns());
-                tenant.counted = self.best_effort_sum + tokens_of(each, since_ns);
-            }
-        }
     }
 
     /// Puts a request into its tenant's queue. The next round submits it, or a later one.
@@ -426,7 +319,11 @@ impl<T> Scheduler<T> {
             return Err(Full(token));
         }
         self.queued += 1;
-        let is_parked = tenant.is_parked;
+        if !tenant.is_busy {
+            tenant.is_busy = true;
+            let (parked, scales) = (&self.device.parked, self.device.scales());
+            tenant.account.enter(parked, &scales, now_ns);
+        }
         if tenant.spec.objective.is_some() {
             if !tenant.is_ready {
                 tenant.is_ready = true;
@@ -437,9 +334,6 @@ impl<T> Scheduler<T> {
             if tenant.queue.len == 1 {
                 self.active.push_back(number);
             }
-        }
-        if is_parked {
-            self.unpark(number, now_ns);
         }
         if request.operation == Operation::Write {
             self.device.wrote(now_ns);
@@ -472,9 +366,8 @@ impl<T> Scheduler<T> {
         on_device_ns: u64,
     ) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let now_ns = self.last_ns;
-        let device = Arc::clone(&self.device);
-        let Some(tenant) = self.tenant_mut(id) else {
+        let slot = self.tenants.get_mut(id.index() as usize);
+        let Some(tenant) = slot.and_then(Option::as_mut).filter(|slot| slot.id == id) else {
             return;
         };
         match operation {
@@ -485,47 +378,32 @@ impl<T> Scheduler<T> {
         if operation != Some(tenant.spec.percentile_of()) {
             return;
         }
-        if now_ns.saturating_sub(tenant.counted_last_ns) >= WINDOW_PAUSE_NS {
-            tenant.begin_window(now_ns);
-            tenant.p95_us = None;
-        }
-        tenant.counted_last_ns = now_ns;
-        tenant.window.record(latency_ns);
-        if let Some(on_device) = &mut tenant.on_device {
-            on_device.record(on_device_ns);
-        }
-        let age_ns = now_ns.saturating_sub(tenant.window_ns);
-        let reads = tenant.window.count();
-        let is_full = (reads >= WINDOW_READS_MIN && age_ns >= WINDOW_MIN_NS)
-            || (reads >= WINDOW_OLD_READS_MIN && age_ns >= WINDOW_OLD_NS);
-        if !is_full {
-            return;
-        }
-        tenant.p95_us = tenant.window.p95_us();
-        // Who asks for more than it reserved waits for its own tokens. That is no sign of a slow
-        // device, but the time on the device is a sign.
-        let on_device_us = tenant.on_device.as_ref().and_then(Window::p95_us);
-        let seen_us = match tenant.window_in_deficit {
-            true => on_device_us,
-            false => tenant.p95_us,
-        };
-        if let (Some(p95_us), Some(objective)) = (seen_us, tenant.spec.objective) {
+        let latencies = (latency_ns, on_device_ns);
+        let judged = tenant
+            .account
+            .completed(self.last_ns, latencies, &mut self.scratch);
+        if let Some(judged) = judged
+            && let (Some(p95_us), Some(objective)) = (judged.seen_us, tenant.spec.objective)
+        {
             let ratio = p95_us / f64::from(objective.p95_us);
-            device.report(ratio, reads, p95_us);
+            self.device.report(ratio, judged.requests, p95_us);
         }
-        tenant.begin_window(now_ns);
     }
 
     /// How a tenant fares; `None`: there is no such tenant.
     pub fn status(&self, id: TenantId) -> Option<TenantStatus> {
         let tenant = self.tenant(id)?;
-        let pause_ns = self.last_ns.saturating_sub(tenant.counted_last_ns);
+        let account = &tenant.account;
+        let credit = match tenant.spec.objective {
+            Some(_) => account.credit(),
+            None => tenant.credit,
+        };
         Some(TenantStatus {
             objective: tenant.spec.objective,
-            p95_us: tenant.p95_us.filter(|_| pause_ns < WINDOW_PAUSE_NS),
+            p95_us: account.p95_us(self.last_ns),
             queued: tenant.queue.len,
             queued_tokens: tenant.queue.tokens,
-            credit_tokens: tenant.credit.div_euclid(MICRO),
+            credit_tokens: credit.div_euclid(MICRO),
             reads: tenant.reads,
             writes: tenant.writes,
             others: tenant.others,
@@ -533,8 +411,8 @@ impl<T> Scheduler<T> {
             given_tokens: (tenant.given / MICRO).unsigned_abs(),
             received_tokens: (tenant.received / MICRO).unsigned_abs(),
             refused: tenant.refused,
-            in_deficit: tenant.in_deficit,
-            deficits: tenant.deficits,
+            in_deficit: account.in_deficit(),
+            deficits: account.deficits(),
         })
     }
 
@@ -546,17 +424,6 @@ impl<T> Scheduler<T> {
     /// The oldest notice about a tenant, or about the device, that nobody has taken.
     pub fn take_notice(&mut self) -> Option<Notice> {
         self.notices.pop().or_else(|| self.device.take_notice())
-    }
-}
-
-impl Tenant {
-    fn begin_window(&mut self, now_ns: u64) {
-        self.window.clear();
-        if let Some(on_device) = &mut self.on_device {
-            on_device.clear();
-        }
-        self.window_ns = now_ns;
-        self.window_in_deficit = self.in_deficit;
     }
 }
 

@@ -9,10 +9,11 @@
 //! take back.
 
 use crate::cost::Operation;
+use crate::device::Scales;
 use crate::notice::Notice;
 use crate::{MICRO, TenantId, tokens_of};
 
-use super::{LENT_MAX_NS, Scheduler, Tenant, micro};
+use super::{Scheduler, micro};
 
 /// A latency-critical tenant may run into debt by so many writes of a block (ReFlex, section
 /// 3.2.2), so that bursts do not wait.
@@ -24,8 +25,6 @@ const GIVEN_PERCENT: i64 = 90;
 /// Tenants that one round visits beside those that got a request since the last one. The next round
 /// goes on behind them.
 const VISITS_MAX: usize = 64;
-/// A latency-critical tenant's credit grows for at most so long between two visits.
-const CREDIT_MAX_NS: u64 = 1_000_000_000;
 /// Where nothing is limited, a tenant may submit so many tokens a turn: 64 KiB of reads.
 const TURN_TOKENS: i64 = 1600 * MICRO;
 
@@ -38,26 +37,20 @@ impl<T> Scheduler<T> {
         self.last_ns = now_ns;
         // A pause makes no burst.
         let round_ns = passed_ns.min(self.device.pause_ns());
-        self.spare_sum += tokens_of(self.device.spare_each(), round_ns);
         if self.has_work() {
             self.device.begin_round(self.bit);
         }
         self.device.mint(now_ns);
-        let each = tokens_of(self.device.best_effort_each(), round_ns);
-        let tenants = i64::try_from(self.active.len()).unwrap_or(i64::MAX);
+        let scales = self.device.scales();
         let mut round = Round {
             now_ns,
             round_ns,
-            income: each.saturating_mul(tenants),
+            scales,
             left: 0,
             spent: 0,
             submitted: 0,
         };
         self.latency_critical(&mut round, submit);
-        self.best_effort_sum += match tenants {
-            0 => each,
-            tenants => round.income / tenants,
-        };
         self.best_effort(&mut round, submit);
         let is_idle = !self.has_work();
         self.device.end_round(self.bit, round.left, is_idle);
@@ -80,9 +73,7 @@ impl<T> Scheduler<T> {
             if tenant.is_waiting {
                 continue;
             }
-            if is_done {
-                self.park(number);
-            } else {
+            if !is_done {
                 tenant.is_waiting = true;
                 self.waiting.push(number);
             }
@@ -100,7 +91,6 @@ impl<T> Scheduler<T> {
                 if let Some(Some(tenant)) = self.tenants.get_mut(number as usize) {
                     tenant.is_waiting = false;
                 }
-                self.park(number);
             } else {
                 self.waiting_at += 1;
             }
@@ -118,57 +108,65 @@ impl<T> Scheduler<T> {
         let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
             return true;
         };
-        let since_ns = round.now_ns.saturating_sub(tenant.counted_ns);
-        tenant.credit += tokens_of(tenant.reserved, since_ns.min(CREDIT_MAX_NS))
-            + (self.spare_sum - tenant.counted).max(0);
-        tenant.counted_ns = tenant.counted_ns.max(round.now_ns);
-        tenant.counted = tenant.counted.max(self.spare_sum);
+        let account = &tenant.account;
+        let credit = account.mint(round.now_ns, round.scales.spare);
         let write = i64::from(self.costs.of_block(Operation::Write)) * MICRO;
         let limit = -DEFICIT_WRITES * write;
         // What waits beyond the tenant's own tokens, as far as it lent them.
-        let wanted = micro(tenant.queue.tokens) - (tenant.credit - limit).max(0);
-        let wanted = wanted.min(tenant.lent);
+        let wanted = micro(tenant.queue.tokens) - (credit - limit).max(0);
         if wanted > 0 {
-            let taken = round.take(wanted);
-            let taken = taken + self.device.take(wanted - taken);
-            tenant.credit += taken;
-            tenant.lent -= taken;
+            let lent = account.reclaim(wanted);
+            let mut taken = round.take(lent);
+            taken += self.device.take_income(lent - taken);
+            taken += self.device.take(lent - taken);
+            account.lend(lent - taken);
+            account.earn(taken);
             tenant.received += taken;
         }
-        while tenant.credit > limit && self.in_flight < self.in_flight_max {
+        // The last request may cost more than there is, on each thread.
+        let claimed = account.spend(micro(tenant.queue.tokens), limit);
+        let mut own = claimed;
+        while own > 0 && self.in_flight < self.in_flight_max {
             let Some((token, cost)) = self.pool.pop(&mut tenant.queue) else {
                 break;
             };
-            tenant.credit -= i64::from(cost) * MICRO;
+            own -= i64::from(cost) * MICRO;
             tenant.spent_tokens += u64::from(cost);
             round.count(cost);
             self.queued -= 1;
             self.in_flight = self.in_flight.saturating_add(1);
             submit(tenant.id, token);
         }
-        let in_deficit = !tenant.queue.is_empty() && tenant.credit <= limit;
-        if in_deficit {
-            tenant.window_in_deficit = true;
-            if !tenant.in_deficit {
-                tenant.deficits += 1;
+        let credit = account.earn(own);
+        let waits = !tenant.queue.is_empty();
+        if waits && credit <= limit {
+            if account.set_in_deficit(true) {
                 self.notices.push(Notice::Deficit { tenant: tenant.id });
             }
-            tenant.in_deficit = true;
-        } else if tenant.in_deficit && tenant.credit >= limit / 2 {
+        } else if credit >= limit / 2 && account.set_in_deficit(false) {
             // Half the way back: a tenant at its limit would be in and out with every request.
-            tenant.in_deficit = false;
             self.notices.push(Notice::DeficitOver { tenant: tenant.id });
         }
-        let each_ns = tokens_of(tenant.reserved + self.device.spare_each(), round.round_ns);
-        if round.round_ns == 0 || tenant.credit <= KEPT_ROUNDS * each_ns {
+        let reserved = account.state().reserved();
+        let each_ns = tokens_of(reserved + self.device.spare_each(), round.round_ns);
+        let owes = round.round_ns == 0 || credit <= KEPT_ROUNDS * each_ns;
+        if !owes {
+            let given = account.spend(credit / 100 * GIVEN_PERCENT, 0);
+            tenant.given += given;
+            account.lend(given);
+            round.left += given;
+        }
+        if waits {
             return false;
         }
-        let given = tenant.credit / 100 * GIVEN_PERCENT;
-        tenant.credit -= given;
-        tenant.given += given;
-        tenant.lend(given);
-        round.left += given;
-        tenant.queue.is_empty()
+        let parked = &self.device.parked;
+        if std::mem::take(&mut tenant.is_busy) {
+            account.leave(parked, owes);
+        } else if !owes {
+            account.settle(parked);
+        }
+        // An instance on another thread may have found the debt made good.
+        account.state().is_settled()
     }
 
     fn best_effort(&mut self, round: &mut Round, submit: &mut impl FnMut(TenantId, T)) {
@@ -193,6 +191,8 @@ impl<T> Scheduler<T> {
             (false, 1) => (1, i64::MAX / 4),
             (false, _) => (VISITS_MAX * 16, TURN_TOKENS),
         };
+        // What an export saves for requests on other threads: a pause's worth.
+        let saved_max = tokens_of(self.device.best_effort_each(), self.device.pause_ns());
         let mut visits = 0;
         while visits < visits_max && self.in_flight < in_flight_max {
             let Some(number) = self.active.pop_front() else {
@@ -205,10 +205,13 @@ impl<T> Scheduler<T> {
             self.saved -= tenant.credit;
             let mut own = tenant.credit
                 + match is_limited {
-                    true => (self.best_effort_sum - tenant.counted).max(0),
+                    true => {
+                        let wanted = micro(tenant.queue.tokens) - tenant.credit;
+                        let account = &tenant.account;
+                        account.claim(round.scales.best_effort, wanted, saved_max)
+                    }
                     false => turn,
                 };
-            tenant.counted = tenant.counted.max(self.best_effort_sum);
             while !tenant.queue.is_empty() && self.in_flight < in_flight_max {
                 let cost = i64::from(tenant.queue.head_cost) * MICRO;
                 if cost > own + shared {
@@ -235,7 +238,8 @@ impl<T> Scheduler<T> {
                 left += own - tenant.credit;
             }
             if tenant.queue.is_empty() {
-                self.park(number);
+                tenant.is_busy = false;
+                tenant.account.leave(&self.device.parked, false);
             } else {
                 self.active.push_back(number);
             }
@@ -248,20 +252,11 @@ impl<T> Scheduler<T> {
     }
 }
 
-impl Tenant {
-    /// Remembers what others got of its reservation.
-    pub(super) fn lend(&mut self, given: i64) {
-        let most = tokens_of(self.reserved, LENT_MAX_NS);
-        self.lent = self.lent.saturating_add(given).min(most);
-    }
-}
-
 /// What a round did so far.
 struct Round {
     now_ns: u64,
     round_ns: u64,
-    /// Millionths of tokens of this round for the best-effort tenants that have requests.
-    income: i64,
+    scales: Scales,
     /// Millionths of tokens for anybody.
     left: i64,
     spent: u64,
@@ -269,13 +264,11 @@ struct Round {
 }
 
 impl Round {
-    /// Takes at most so many millionths of tokens of what best-effort tenants get.
+    /// Takes at most so many millionths of tokens of what the round left over so far.
     fn take(&mut self, wanted: i64) -> i64 {
-        let from_left = wanted.min(self.left);
-        self.left -= from_left;
-        let from_income = (wanted - from_left).min(self.income);
-        self.income -= from_income;
-        from_left + from_income
+        let taken = wanted.min(self.left);
+        self.left -= taken;
+        taken
     }
 
     fn count(&mut self, tokens: u32) {

@@ -1,5 +1,5 @@
-//! A simulated machine: tenants, one thread with a scheduler or none, and a simulated flash device.
-//! Everything it shows is simulated.
+//! A simulated machine: tenants, threads with a scheduler each or none, and a simulated flash
+//! device. Everything it shows is simulated.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -20,6 +20,8 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// Without a scheduler the thread looks for requests this often.
 const POLL_NS: u64 = 25_000;
+/// The threads' rounds begin so long after one another.
+const PHASE_NS: u64 = 1_000;
 
 /// Requests that a client with an open load has under way at most, as a connection has. Others wait
 /// in the client, and their latency counts from there.
@@ -49,7 +51,10 @@ pub(crate) struct Second {
 
 struct Client {
     load: Load,
-    id: TenantId,
+    /// Its tenant on each thread.
+    ids: Vec<TenantId>,
+    /// The threads that its connections are on.
+    threads: Vec<usize>,
     under_way: u32,
     /// When each request came that waits in the client.
     line: VecDeque<u64>,
@@ -63,6 +68,7 @@ struct Client {
 enum Event {
     Completed {
         client: usize,
+        thread: usize,
         is_read: bool,
         arrived_ns: u64,
         sent_ns: u64,
@@ -72,12 +78,15 @@ enum Event {
     Arrival {
         client: usize,
     },
-    Round,
+    Round {
+        thread: usize,
+    },
 }
 
 #[derive(Clone, Copy)]
 struct Io {
     client: usize,
+    thread: usize,
     operation: Operation,
     len_bytes: u32,
     arrived_ns: u64,
@@ -87,9 +96,12 @@ struct Io {
 /// The machine.
 pub(crate) struct Machine {
     pub(crate) device: Arc<Device>,
-    pub(crate) scheduler: Scheduler<Tagged>,
+    /// One a thread.
+    pub(crate) schedulers: Vec<Scheduler<Tagged>>,
     pub(crate) flash: Flash,
     is_scheduled: bool,
+    /// Threads without work sleep. `None`: they look for it all the time.
+    sleeping: Option<Vec<bool>>,
     clients: Vec<Client>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     number: u64,
@@ -106,20 +118,36 @@ impl Machine {
     }
 
     pub(crate) fn with_model(model: DeviceModel, is_scheduled: bool, seed: u64) -> Self {
-        let device = Arc::new(Device::new(Some(model)));
-        let scheduler = Scheduler::new(Arc::clone(&device)).unwrap();
+        Self::build(model, is_scheduled, 1, seed)
+    }
+
+    /// Several threads, which sleep while they have no work.
+    pub(crate) fn with_threads(threads: usize, seed: u64) -> Self {
+        let mut machine = Self::build(p3600_model(), true, threads, seed);
+        machine.sleeping = Some(vec![false; threads]);
+        machine
+    }
+
+    fn build(model: DeviceModel, is_scheduled: bool, threads: usize, seed: u64) -> Self {
+        let most = u32::try_from(threads).unwrap();
+        let device = Arc::new(Device::for_threads(Some(model), most));
+        let scheduler = || Scheduler::new(Arc::clone(&device)).unwrap();
         let mut machine = Self {
+            schedulers: (0..threads).map(|_| scheduler()).collect(),
             device,
-            scheduler,
             flash: Flash::new(p3600_model(), seed),
             is_scheduled,
+            sleeping: None,
             clients: Vec::new(),
             events: BinaryHeap::new(),
             number: 0,
             random: ChaCha8Rng::seed_from_u64(seed),
             now_ns: 0,
         };
-        machine.push(POLL_NS, Event::Round);
+        for thread in 0..threads {
+            let at_ns = POLL_NS + PHASE_NS * u64::try_from(thread).unwrap();
+            machine.push(at_ns, Event::Round { thread });
+        }
         machine
     }
 
@@ -144,11 +172,26 @@ impl Machine {
     }
 
     pub(crate) fn add(&mut self, objective: Option<Objective>, load: Load) -> usize {
+        self.add_on(&[0], objective, load)
+    }
+
+    /// Adds a client with connections on these threads.
+    pub(crate) fn add_on(
+        &mut self,
+        threads: &[usize],
+        objective: Option<Objective>,
+        load: Load,
+    ) -> usize {
         let spec = objective.map_or_else(TenantSpec::best_effort, TenantSpec::latency_critical);
-        let id = self.scheduler.add_tenant(spec).unwrap();
+        self.device.check(&spec).unwrap();
+        let name = self.clients.len().to_string();
+        let schedulers = self.schedulers.iter_mut();
+        let ids = schedulers.map(|scheduler| scheduler.add_admitted(&name, spec).unwrap());
+        let ids = ids.collect();
         self.clients.push(Client {
             load,
-            id,
+            ids,
+            threads: threads.to_vec(),
             under_way: 0,
             line: VecDeque::new(),
             window: Window::default(),
@@ -157,6 +200,17 @@ impl Machine {
             seconds: Vec::new(),
         });
         let client = self.clients.len() - 1;
+        self.begin(client, load);
+        client
+    }
+
+    /// The client does this from now on. One with an open load sends one more request.
+    pub(crate) fn set_load(&mut self, client: usize, load: Load) {
+        self.clients[client].load = load;
+        self.begin(client, load);
+    }
+
+    fn begin(&mut self, client: usize, load: Load) {
         match load {
             Load::Open { .. } => self.push(self.now_ns + 1, Event::Arrival { client }),
             Load::Closed { depth, .. } => {
@@ -165,11 +219,23 @@ impl Machine {
                 }
             }
         }
-        client
     }
 
     pub(crate) fn id(&self, client: usize) -> TenantId {
-        self.clients[client].id
+        self.clients[client].ids[0]
+    }
+
+    /// New requests come in on these threads.
+    pub(crate) fn reconnect(&mut self, client: usize, threads: &[usize]) {
+        self.clients[client].threads = threads.to_vec();
+    }
+
+    /// Wakes a thread that sleeps.
+    fn wake(&mut self, thread: usize) {
+        let sleeping = self.sleeping.as_mut();
+        if sleeping.is_some_and(|all| std::mem::take(&mut all[thread])) {
+            self.push(self.now_ns, Event::Round { thread });
+        }
     }
 
     pub(crate) fn seconds(&self, client: usize) -> &[Second] {
@@ -216,18 +282,24 @@ impl Machine {
     fn happens(&mut self, event: Event) {
         match event {
             Event::Arrival { client } => self.arrives(client),
-            Event::Round => {
+            Event::Round { thread } => {
                 let mut submitted = Vec::new();
-                self.scheduler
+                self.schedulers[thread]
                     .round(self.now_ns, &mut |_, io: Tagged| submitted.push(io.0));
                 for io in submitted {
                     self.submit(io);
                 }
-                let due_ns = self.scheduler.due_ns().unwrap_or(POLL_NS);
-                self.push(self.now_ns + due_ns.min(POLL_NS), Event::Round);
+                let due_ns = self.schedulers[thread].due_ns();
+                if let (None, Some(sleeping)) = (due_ns, &mut self.sleeping) {
+                    sleeping[thread] = true;
+                    return;
+                }
+                let due_ns = due_ns.unwrap_or(POLL_NS).min(POLL_NS);
+                self.push(self.now_ns + due_ns, Event::Round { thread });
             }
             Event::Completed {
                 client,
+                thread,
                 is_read,
                 arrived_ns,
                 sent_ns,
@@ -240,12 +312,17 @@ impl Machine {
                 } else {
                     Operation::Write
                 };
-                let id = self.clients[client].id;
+                let id = self.clients[client].ids[thread];
                 if self.is_scheduled {
                     let (since_sent_ns, on_device_ns) =
                         (self.now_ns - sent_ns, self.now_ns - submitted_ns);
-                    self.scheduler
-                        .completed(id, Some(operation), since_sent_ns, on_device_ns);
+                    self.schedulers[thread].completed(
+                        id,
+                        Some(operation),
+                        since_sent_ns,
+                        on_device_ns,
+                    );
+                    self.wake(thread);
                 }
                 let costs = p3600_model().costs;
                 let ended = &mut self.clients[client];
@@ -298,8 +375,13 @@ impl Machine {
             true => Operation::Read,
             false => Operation::Write,
         };
+        let thread = match self.clients[client].threads[..] {
+            [only] => only,
+            ref all => all[self.random.random_range(0..all.len())],
+        };
         let io = Io {
             client,
+            thread,
             operation,
             len_bytes,
             arrived_ns,
@@ -315,15 +397,16 @@ impl Machine {
             token: Tagged(io),
         };
         // No client has more under way than a queue has room for.
-        let _ = self
-            .scheduler
-            .enqueue(self.clients[client].id, request, self.now_ns);
+        let id = self.clients[client].ids[thread];
+        let _ = self.schedulers[thread].enqueue(id, request, self.now_ns);
+        self.wake(thread);
     }
 
     fn submit(&mut self, io: Io) {
         let done_ns = self.flash.submit(io.operation, io.len_bytes, self.now_ns);
         let event = Event::Completed {
             client: io.client,
+            thread: io.thread,
             is_read: io.operation == Operation::Read,
             arrived_ns: io.arrived_ns,
             sent_ns: io.sent_ns,
@@ -335,7 +418,7 @@ impl Machine {
 }
 
 /// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.
-fn jain(values: &[f64]) -> f64 {
+pub(crate) fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
     sum * sum / (values.len() as f64 * squares)

@@ -202,7 +202,12 @@ fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
         is_preallocated: false,
         is_direct: true,
     };
-    let device = Device::open(name, &backing, None, arguments.write_area.is_some())?;
+    let device = Device::open(
+        name,
+        &backing,
+        qos::Device::new(None),
+        arguments.write_area.is_some(),
+    )?;
     let size_bytes = device.size_bytes;
     ensure!(
         size_bytes >= 1 << 20,
