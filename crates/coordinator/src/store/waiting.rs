@@ -109,7 +109,10 @@ mod tests {
             let watching = store.create(&watching).unwrap();
             let promotion = Promotion {
                 is_complete: true,
-                changed: vec!["x = 1".into()],
+                done: tuner::live::Changes {
+                    changed: vec!["x = 1".into()],
+                    ..tuner::live::Changes::default()
+                },
                 left: Vec::new(),
                 at: jiff::Timestamp::now(),
             };
