@@ -171,8 +171,8 @@ pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64) -> Result<Inte
 /// The interval of a share: `count` of `n` independent draws had what was asked for. It is Wilson's
 /// ("Probable inference, the law of succession, and statistical inference", Journal of the American
 /// Statistical Association 1927), which stays between 0 and 1. It holds for few draws and for
-/// shares near either end (Brown, Cai and DasGupta, "Interval estimation for a binomial proportion",
-/// Statistical Science 2001).
+/// shares near either end (Brown, Cai and DasGupta, "Interval estimation for a binomial
+/// proportion", Statistical Science 2001).
 ///
 /// # Errors
 /// [`StatsError::TooFew`] without a draw, [`StatsError::Confidence`]. A `count` above `n` is taken

@@ -14,7 +14,8 @@
 //! - Functions with fewer than [`SAMPLES_MIN`] samples: chance decides which of them a profile has,
 //!   an old one and a new one alike.
 //! - Blocks that the layout's own profile has samples of and no count, and functions that were not
-//!   entered while they were counted. A loop that runs for ever stays in old code under any profile.
+//!   entered while they were counted. A loop that runs for ever stays in old code under any
+//!   profile.
 //!
 //! The interval is Wilson's, so few samples show little.
 //!
@@ -181,9 +182,9 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Which candidate fits what runs best, if any is shown to cover at least `least` of it. Of those
-    /// that the samples cannot tell from the best, it is the one with the least code: the others move
-    /// code for other workloads as well.
+    /// Which candidate fits what runs best, if any is shown to cover at least `least` of it. Of
+    /// those that the samples cannot tell from the best, it is the one with the least code: the
+    /// others move code for other workloads as well.
     #[must_use]
     pub fn best(candidates: &[Self], least: f64) -> Option<usize> {
         let fits = |candidate: &&Self| candidate.cover.fits(least);

@@ -85,7 +85,8 @@ impl Session {
     /// from disk, it was used just now. What is to be said of files that are not used comes back.
     ///
     /// # Errors
-    /// [`HostError::Journal`](host::HostError::Journal), [`HostError::Locked`](host::HostError::Locked).
+    /// [`HostError::Journal`](host::HostError::Journal),
+    /// [`HostError::Locked`](host::HostError::Locked).
     pub fn keep_profile(
         &mut self,
         store: &Store,
