@@ -38,7 +38,7 @@ usage: cargo xtask bench relayout [PART…]
   peers         untouched, Slackline, BOLT with the same counts, and huge pages, in turns
   programs      what the command itself shows or declines: MariaDB, PostgreSQL, SQLite, nginx, memcached, Redis, CPython
   profiling     throughput while the server is profiled
-  second-start  how soon a server is laid out by the profile that the last one left
+  second-start  a server by the profile that the last one left, under the same and under another workload
   connections   how long MariaDB with 4, 50 and 500 busy connections stands still
   pauses        how long processes of 51, 501 and 5,001 threads stand still (printed only)
 

@@ -116,8 +116,9 @@ impl Function {
         (vaddr < self.blocks[index].end).then_some(index)
     }
 
-    /// How far an address of the function is from its start.
-    pub(crate) fn offset(&self, vaddr: u64) -> u32 {
+    /// How far an address of the function is from its start, in bytes.
+    #[must_use]
+    pub fn offset(&self, vaddr: u64) -> u32 {
         // `FUNCTION_BYTES_MAX` bounds it.
         u32::try_from(vaddr - self.start).unwrap_or(u32::MAX)
     }

@@ -168,6 +168,46 @@ pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64) -> Result<Inte
     })
 }
 
+/// The interval of a share: `count` of `n` independent draws had what was asked for. It is Wilson's
+/// ("Probable inference, the law of succession, and statistical inference", Journal of the American
+/// Statistical Association 1927), which stays between 0 and 1. It holds for few draws and for
+/// shares near either end (Brown, Cai and DasGupta, "Interval estimation for a binomial
+/// proportion", Statistical Science 2001).
+///
+/// # Errors
+/// [`StatsError::TooFew`] without a draw, [`StatsError::Confidence`]. A `count` above `n` is taken
+/// for `n`.
+///
+/// ```
+/// let interval = latency_stats::share_interval(9, 10, 0.95)?;
+/// assert!((interval.low - 0.596).abs() < 1e-3 && (interval.high - 0.982).abs() < 1e-3);
+/// # Ok::<(), latency_stats::StatsError>(())
+/// ```
+pub fn share_interval(count: u64, n: u64, confidence: f64) -> Result<Interval, StatsError> {
+    if !(confidence > 0.0 && confidence < 1.0) {
+        return Err(StatsError::Confidence { confidence });
+    }
+    if n == 0 {
+        return Err(StatsError::TooFew {
+            unit: "draws",
+            needed: 1,
+            got: 0,
+        });
+    }
+    let estimate = count.min(n) as f64 / n as f64;
+    let (z, n) = (normal_quantile(confidence), n as f64);
+    let width = 1.0 + z * z / n;
+    let middle = estimate + z * z / (2.0 * n);
+    let half = z * (estimate * (1.0 - estimate) / n + z * z / (4.0 * n * n)).sqrt();
+    Ok(Interval {
+        // Rounding may leave the ends beside an estimate of 0 or 1.
+        low: ((middle - half) / width).clamp(0.0, estimate),
+        estimate,
+        high: ((middle + half) / width).clamp(estimate, 1.0),
+        confidence,
+    })
+}
+
 /// The half-width factor of a two-sided t interval.
 fn t_quantile(degrees_of_freedom: f64, confidence: f64) -> f64 {
     students_t(degrees_of_freedom).inverse_cdf(0.5 + confidence / 2.0)
@@ -231,6 +271,32 @@ mod tests {
         assert!(interval.contains(1.0) && !interval.excludes(1.0));
         assert!(interval.excludes(1.01) && !interval.contains(1.01));
         assert!(!interval.excludes(f64::NAN) && !interval.contains(f64::NAN));
+    }
+
+    #[test]
+    fn a_share_has_wilsons_interval_also_at_its_ends() {
+        // Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in
+        // Medicine 1998, table I, method 3.
+        for (count, n, low, high) in [
+            (81, 263, 0.2553, 0.3662),
+            (15, 148, 0.0624, 0.1605),
+            (0, 20, 0.0, 0.1611),
+            (1, 29, 0.0061, 0.1718),
+            (20, 20, 0.8389, 1.0),
+        ] {
+            let share = share_interval(count, n, 0.95).unwrap();
+            let is_near = |one: f64, other: f64| (one - other).abs() < 5e-5;
+            assert!(
+                is_near(share.low, low) && is_near(share.high, high),
+                "{share:?}"
+            );
+        }
+        let none = share_interval(0, 0, 0.95).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "0 draws are too few for an interval: at least 1 are needed"
+        );
+        assert!(share_interval(1, 2, 1.0).is_err());
     }
 
     #[test]

@@ -32,7 +32,7 @@ mod steady;
 mod summary;
 
 pub use drift::DriftTest;
-pub use interval::{Interval, difference_interval, mean_interval};
+pub use interval::{Interval, difference_interval, mean_interval, share_interval};
 pub use looks::confidence_of_each_look;
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, Verdict};
@@ -46,7 +46,7 @@ pub enum StatsError {
     /// A spread cannot be estimated from so few values.
     #[error("{got} {unit} are too few for an interval: at least {needed} are needed")]
     TooFew {
-        /// What was counted: "values", "blocks" or "runs".
+        /// What was counted: "values", "blocks", "runs" or "draws".
         unit: &'static str,
         /// The smallest number that works.
         needed: usize,

@@ -1,9 +1,9 @@
 //! Does what the [`Driver`] asks for, with a process, and tells of each step.
 
 use crate::comparison::{Effort, compare};
-use crate::driver::{Action, Driver, Observation, State};
+use crate::driver::{Action, Driver, Observation, Settings, State};
 use crate::session::{Method, Session};
-use crate::status::{Gain, PauseUs, Status};
+use crate::status::{Fit, Gain, PauseUs, Status};
 use crate::units::Unit;
 use crate::{RelayoutError, Store};
 
@@ -16,6 +16,8 @@ pub struct Drive {
     pub unit: Unit,
     /// How long it is compared.
     pub effort: Effort,
+    /// When another layout is worth it.
+    pub settings: Settings,
 }
 
 /// Drives one process until there is nothing to do for now, and tells `show` of every change of
@@ -41,6 +43,8 @@ pub fn drive(
         status.state = driver.state();
         status.reason = driver.reason().map(str::to_owned);
         status.read(Some(&session.cache.manifest));
+        let least = with.settings.cover_min;
+        status.cover = session.cover().map(|cover| Fit::new(cover, least));
         let seconds = session.seconds.iter();
         status.seconds = seconds
             .map(|(step, seconds)| ((*step).to_owned(), *seconds))
@@ -49,8 +53,7 @@ pub fn drive(
         show(&status);
         if is_interrupted() && action != Action::Rest {
             action = match action {
-                Action::Look => Action::Rest,
-                Action::InstallKept => Action::Rest,
+                Action::Look | Action::ConsiderKept => Action::Rest,
                 _ => {
                     driver.step(Observation::Failed("interrupted".into()));
                     Action::RollBack
@@ -60,20 +63,17 @@ pub fn drive(
         let observed = match action {
             Action::Rest => return Ok(status),
             Action::Look => session.look().map(Observation::Load),
-            Action::InstallKept => match session.install_kept(store) {
-                Ok(Some(layout)) => {
-                    status.lay_out(Some(layout));
-                    status.notes.clear();
-                    Ok(Observation::Done)
-                }
-                Ok(None) => Ok(Observation::NothingKept),
-                // A file that is no good is said, and costs a profile.
-                Err(error @ RelayoutError::KeptProfile { .. }) => {
-                    status.notes = vec![error.to_string()];
-                    Ok(Observation::NothingKept)
-                }
-                Err(error) => Err(error),
-            },
+            Action::ConsiderKept => {
+                let (candidates, notes) = session.consider_kept(store);
+                status.notes = notes;
+                Ok(Observation::Kept(candidates))
+            }
+            Action::InstallKept { index } => session.install_kept(index).map(|layout| {
+                // What was measured was another workload's.
+                (status.gain, status.comparison) = (None, None);
+                status.lay_out(Some(layout));
+                Observation::Done
+            }),
             Action::Count => {
                 // What was measured was another layout's.
                 (status.gain, status.comparison) = (None, None);
@@ -143,8 +143,9 @@ pub fn drive(
         action = driver.step(observation);
         if is_compared && driver.state() == State::Optimized {
             session.settle()?;
-            if let Err(error) = session.keep_profile(store) {
-                status.notes = vec![error.to_string()];
+            match session.keep_profile(store, status.gain.clone()) {
+                Ok(notes) => status.notes.extend(notes),
+                Err(error) => status.notes.push(error.to_string()),
             }
         }
     }

@@ -5,8 +5,12 @@
 //! workload has changed. Every way that ends elsewhere ends in `declined` (nothing was gained, or
 //! tried) or `rolled-back` (somebody wished it, or the gain was not shown).
 
+use std::time::Duration;
+
 use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
+
+use crate::cover::{COVER_MIN, Candidate};
 
 /// Where a process stands. The names are those that users of Dynimizer know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,9 +65,15 @@ pub struct Settings {
     pub samples_min: u64,
     /// Placements tried before it is rolled back.
     pub placements: u32,
-    /// Profiles less alike than this are of another workload (the sum over functions of the smaller
-    /// share).
-    pub overlap_min: f64,
+    /// A layout that is shown to cover less than this share of what runs does not fit.
+    pub cover_min: f64,
+    /// Looks in a row at which the layout in force does not fit, before there is another: a backup
+    /// at night is not worth one.
+    pub misfits: u32,
+    /// And so long after the last one. Another one costs about 4 s of work (13 s of profiling at 6
+    /// to 10 % less throughput, 23 s of comparison of which half is in the original code), so at
+    /// most 1.3 % of the time between two.
+    pub hold_off: Duration,
 }
 
 impl Default for Settings {
@@ -74,14 +84,18 @@ impl Default for Settings {
             footprint_bytes_min: 32 << 10,
             samples_min: 200,
             placements: 2,
-            overlap_min: 0.5,
+            cover_min: COVER_MIN,
+            misfits: 2,
+            hold_off: Duration::from_secs(300),
         }
     }
 }
 
 /// What a look at a process showed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Load {
+    /// When it was, since the process was opened.
+    pub at: Duration,
     /// CPU time in use, in cores.
     pub cores: f64,
     /// The kernel's share of it.
@@ -90,11 +104,12 @@ pub struct Load {
     pub user_samples: u64,
     /// Bytes of the functions that hold nine tenths of them.
     pub footprint_bytes: u64,
-    /// How alike they are to those that the layout in force was made for, 0 to 1.
-    pub overlap: Option<f64>,
-    /// Of the workloads that other layouts at hand were made for (0: that the original was left
-    /// for), the one most like it, and how alike it is.
-    pub other: Option<(u32, f64)>,
+    /// How well the layout in force fits what runs; where the original is left in force for a
+    /// workload, how well that one does.
+    pub fit: Option<Candidate>,
+    /// How well the other layouts at hand would, by generation (0: a workload that the original was
+    /// left for).
+    pub held: Vec<(u32, Candidate)>,
 }
 
 /// What happened.
@@ -106,8 +121,9 @@ pub enum Observation {
     Done,
     /// The step failed: the reason.
     Failed(String),
-    /// There is no profile on disk that fits.
-    NothingKept,
+    /// The layouts by the profiles that earlier processes left on disk, and how well each would
+    /// fit.
+    Kept(Vec<Candidate>),
     /// The comparison, new layout over original: units of work per CPU second.
     Compared(Interval),
     /// Somebody else rolled it back.
@@ -121,8 +137,13 @@ pub enum Action {
     Look,
     /// Count what runs.
     Count,
-    /// Lay it out by a profile that an earlier process left on disk, if there is one.
-    InstallKept,
+    /// Look how well the profiles that earlier processes left on disk fit what runs.
+    ConsiderKept,
+    /// Lay it out by one of them.
+    InstallKept {
+        /// Which one, in the order in which they were observed.
+        index: usize,
+    },
     /// Lay it out; which placement of the code cache.
     Install {
         /// From 0.
@@ -152,23 +173,20 @@ pub struct Driver {
     placement: u32,
     reason: Option<String>,
     gain: Option<Interval>,
-    kept: Kept,
-    /// The layout to be compared was made for an earlier workload like this.
+    /// Whether profiles on disk are considered.
+    considers_kept: bool,
+    /// The layout to be compared was made for an earlier workload like this, in this process or in
+    /// another one.
     is_resumed: bool,
     /// A layout was shown to be better once: from then on a workload that is like none before is
     /// worth another.
     has_won: bool,
-}
-
-/// What is known of a profile on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// Nobody has looked.
-    Unknown,
-    /// The layout in force was made by it.
-    InForce,
-    /// There is none, or it was no good.
-    Useless,
+    /// Looks in a row at which the layout in force did not fit.
+    misfits: u32,
+    /// At which look the last layout was begun.
+    begun_at: Duration,
+    /// Why another layout is to be made, while the profiles on disk are considered.
+    because: Option<String>,
 }
 
 impl Driver {
@@ -181,17 +199,20 @@ impl Driver {
             placement: 0,
             reason: None,
             gain: None,
-            kept: Kept::Useless,
+            considers_kept: false,
             is_resumed: false,
             has_won: false,
+            misfits: 0,
+            begun_at: Duration::ZERO,
+            because: None,
         }
     }
 
-    /// As [`Driver::new`], but tries the profile on disk first.
+    /// As [`Driver::new`], but takes a profile on disk where one fits.
     #[must_use]
-    pub fn with_kept_profile(settings: Settings) -> Self {
+    pub fn with_kept_profiles(settings: Settings) -> Self {
         Self {
-            kept: Kept::Unknown,
+            considers_kept: true,
             ..Self::new(settings)
         }
     }
@@ -202,7 +223,7 @@ impl Driver {
         self.state
     }
 
-    /// Why it was declined or rolled back.
+    /// Why it stands there, where that is not obvious.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
@@ -219,7 +240,6 @@ impl Driver {
     pub fn wake(&self) -> Action {
         match self.state {
             State::RolledBack => Action::Rest,
-            State::Monitoring if self.kept == Kept::Unknown => Action::InstallKept,
             _ => Action::Look,
         }
     }
@@ -230,35 +250,19 @@ impl Driver {
             (_, Observation::RolledBack) => {
                 self.end(State::RolledBack, "as its user wished".into())
             }
-            (State::Monitoring, Observation::NothingKept) => {
-                self.kept = Kept::Useless;
-                Action::Look
-            }
-            (State::Monitoring, Observation::Done) => {
-                self.kept = Kept::InForce;
-                self.go(State::Verifying, Action::Look)
-            }
-            // In force, but not verified: for that it has to have something to do.
-            (State::Verifying, Observation::Load(load)) => match self.why_not(&load) {
-                Some(why) => {
-                    self.reason = Some(format!("not verified yet: {why}"));
-                    Action::Rest
-                }
-                None => self.go(State::Verifying, Action::Compare),
-            },
             // Declined for what it does, while layouts for other workloads are held.
             (state, Observation::Load(load))
-                if state == State::Optimized
-                    || state == State::Declined && load.overlap.is_some() =>
+                if state == State::Optimized || state == State::Declined && load.fit.is_some() =>
             {
                 self.look_at_workload(&load)
             }
             (State::Monitoring | State::Declined, Observation::Load(load)) => {
                 match self.why_not(&load) {
                     Some(why) => self.end(State::Declined, why),
-                    None => self.go(State::Profiling, Action::Count),
+                    None => self.begin(&load, None),
                 }
             }
+            (_, Observation::Kept(kept)) => self.choose(&kept),
             (State::Reoptimizing, Observation::Done) if self.is_resumed => {
                 self.go(State::Verifying, Action::Compare)
             }
@@ -294,17 +298,11 @@ impl Driver {
         self.gain = Some(gain);
         if gain.low > 1.0 {
             self.has_won = true;
-            // What a later workload needs says nothing of it.
-            self.kept = Kept::Useless;
             return self.go(State::Optimized, Action::Rest);
         }
         if self.is_resumed {
-            return self.profile_again();
-        }
-        if self.kept == Kept::InForce {
-            // It may have been another workload's.
-            self.kept = Kept::Useless;
-            return self.go(State::Monitoring, Action::RollBack);
+            let why = format!("an earlier layout showed no gain ({})", change(gain));
+            return self.profile(Some(why));
         }
         self.placement += 1;
         if self.placement < self.settings.placements {
@@ -312,11 +310,9 @@ impl Driver {
             return self.go(State::Optimizing, Action::Install { placement });
         }
         let why = format!(
-            "no gain shown at {} placements (the last: {:+.1} % [{:.1}, {:.1}])",
+            "no gain shown at {} placements (the last: {})",
             self.settings.placements,
-            percent(gain.estimate),
-            percent(gain.low),
-            percent(gain.high)
+            change(gain)
         );
         if self.has_won {
             self.end(State::Declined, format!("{why} for what it does now"));
@@ -326,38 +322,117 @@ impl Driver {
         Action::RollBack
     }
 
-    /// A workload that is no longer the one that the layout in force was made for gets that of the
-    /// one most like it, and a new one where none is.
+    /// A workload that the layout in force does not fit gets the layout at hand that fits it best,
+    /// and a new one where none does.
     fn look_at_workload(&mut self, load: &Load) -> Action {
-        let is_alike = |alike: f64| alike >= self.settings.overlap_min;
-        if self.why_not(load).is_some() || load.overlap.is_none_or(is_alike) {
+        if self.why_not(load).is_some() {
             return Action::Rest;
         }
-        match load.other.filter(|(_, alike)| is_alike(*alike)) {
+        let least = self.settings.cover_min;
+        let Some(fit) = load.fit.filter(|fit| fit.cover.is_below(least)) else {
+            self.misfits = 0;
+            return Action::Rest;
+        };
+        self.misfits += 1;
+        let is_held_off = load.at < self.begun_at + self.settings.hold_off;
+        if self.misfits < self.settings.misfits || is_held_off {
+            return Action::Rest;
+        }
+        let why = format!(
+            "the layout in force covers {} of what runs, below {:.0} %",
+            fit.cover,
+            least * 100.0
+        );
+        let held: Vec<Candidate> = load.held.iter().map(|(_, held)| *held).collect();
+        match Candidate::best(&held, least).map(|index| load.held[index]) {
             Some((0, _)) => {
+                (self.misfits, self.begun_at) = (0, load.at);
                 self.end(
                     State::Declined,
                     "no gain was shown for what it does now".into(),
                 );
                 Action::Resume { generation: 0 }
             }
-            Some((generation, _)) => {
+            Some((generation, held)) => {
+                (self.misfits, self.begun_at) = (0, load.at);
                 self.is_resumed = true;
-                self.go(State::Reoptimizing, Action::Resume { generation })
+                let why = format!(
+                    "{why}; generation {generation} is in force again, which covers {}",
+                    held.cover
+                );
+                self.go_as(
+                    State::Reoptimizing,
+                    Some(why),
+                    Action::Resume { generation },
+                )
             }
-            None => self.profile_again(),
+            None => self.begin(load, Some(why)),
         }
     }
 
-    fn profile_again(&mut self) -> Action {
+    /// Another layout is to be made, by a profile on disk or by a new one.
+    fn begin(&mut self, load: &Load, why: Option<String>) -> Action {
+        (self.misfits, self.begun_at) = (0, load.at);
+        if !self.considers_kept {
+            return self.profile(why);
+        }
+        // What is in force stays so until it is known what replaces it.
+        self.because = why;
+        Action::ConsiderKept
+    }
+
+    /// Takes the profile on disk that fits best, and profiles anew where none does.
+    fn choose(&mut self, kept: &[Candidate]) -> Action {
+        let least = self.settings.cover_min;
+        let because = self.because.take();
+        let with = |why: String| match &because {
+            Some(because) => format!("{because}; {why}"),
+            None => why,
+        };
+        if let Some(index) = Candidate::best(kept, least) {
+            self.is_resumed = true;
+            let why = format!(
+                "by a kept profile, which covers {} of what runs",
+                kept[index].cover
+            );
+            return self.go_as(
+                State::Optimizing,
+                Some(with(why)),
+                Action::InstallKept { index },
+            );
+        }
+        let shares = kept.iter().map(|kept| kept.cover);
+        let most = shares.max_by(|one, other| {
+            let (one, other) = (one.share().estimate, other.share().estimate);
+            one.total_cmp(&other)
+        });
+        let why = most.map(|cover| {
+            with(format!(
+                "no kept profile is shown to cover {:.0} % of what runs: the best of {} covers {cover}",
+                least * 100.0,
+                kept.len()
+            ))
+        });
+        self.profile(why.or(because))
+    }
+
+    fn profile(&mut self, why: Option<String>) -> Action {
         self.is_resumed = false;
         self.placement = 0;
-        self.go(State::Reoptimizing, Action::Count)
+        let state = match self.has_won {
+            true => State::Reoptimizing,
+            false => State::Profiling,
+        };
+        self.go_as(state, why, Action::Count)
     }
 
     fn go(&mut self, state: State, action: Action) -> Action {
+        self.go_as(state, None, action)
+    }
+
+    fn go_as(&mut self, state: State, reason: Option<String>, action: Action) -> Action {
         self.state = state;
-        self.reason = None;
+        self.reason = reason;
         action
     }
 
@@ -398,270 +473,16 @@ impl Driver {
     }
 }
 
-fn percent(ratio: f64) -> f64 {
-    (ratio - 1.0) * 100.0
+/// A ratio as a change in percent, with its interval.
+fn change(gain: Interval) -> String {
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    format!(
+        "{:+.1} % [{:.1}, {:.1}]",
+        percent(gain.estimate),
+        percent(gain.low),
+        percent(gain.high)
+    )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn busy() -> Load {
-        Load {
-            cores: 1.5,
-            kernel_share: 0.2,
-            user_samples: 5000,
-            footprint_bytes: 300 << 10,
-            overlap: None,
-            other: None,
-        }
-    }
-
-    fn gain(low: f64, estimate: f64, high: f64) -> Observation {
-        Observation::Compared(Interval {
-            low,
-            estimate,
-            high,
-            confidence: 0.95,
-        })
-    }
-
-    fn verifying() -> Driver {
-        let mut driver = Driver::new(Settings::default());
-        assert_eq!(driver.wake(), Action::Look);
-        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
-        assert_eq!(driver.state(), State::Profiling);
-        assert_eq!(
-            driver.step(Observation::Done),
-            Action::Install { placement: 0 }
-        );
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.state(), State::Verifying);
-        driver
-    }
-
-    #[test]
-    fn a_gain_that_is_shown_stays() {
-        let mut driver = verifying();
-        assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), Action::Rest);
-        assert_eq!((driver.state(), driver.reason()), (State::Optimized, None));
-        // The same workload, then another one.
-        let same = Load {
-            overlap: Some(0.9),
-            ..busy()
-        };
-        assert_eq!(driver.step(Observation::Load(same)), Action::Rest);
-        assert_eq!(driver.state(), State::Optimized);
-        let other = Load {
-            overlap: Some(0.2),
-            ..busy()
-        };
-        assert_eq!(driver.step(Observation::Load(other)), Action::Count);
-        assert_eq!(driver.state(), State::Reoptimizing);
-        assert_eq!(
-            driver.step(Observation::Done),
-            Action::Install { placement: 0 }
-        );
-    }
-
-    /// Of another workload than that of the layout in force; `known` is like it.
-    fn changed(known: Option<u32>) -> Observation {
-        Observation::Load(Load {
-            overlap: Some(0.2),
-            other: Some(known.map_or((7, 0.3), |generation| (generation, 0.9))),
-            ..busy()
-        })
-    }
-
-    fn resume(generation: u32) -> Action {
-        Action::Resume { generation }
-    }
-
-    #[test]
-    fn a_workload_that_comes_back_gets_its_layout_back_and_it_is_verified_again() {
-        let mut driver = verifying();
-        driver.step(gain(1.10, 1.17, 1.22));
-        assert_eq!(driver.step(changed(Some(3))), resume(3));
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.step(gain(1.01, 1.05, 1.09)), Action::Rest);
-        assert_eq!(driver.state(), State::Optimized);
-        assert_eq!(driver.step(changed(Some(2))), resume(2));
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        // It no longer is better: profiled as if it were new.
-        assert_eq!(driver.step(gain(0.95, 1.0, 1.05)), Action::Count);
-        assert_eq!(
-            driver.step(Observation::Done),
-            Action::Install { placement: 0 }
-        );
-    }
-
-    #[test]
-    fn a_profile_on_disk_that_won_is_not_held_against_the_next_workload() {
-        let mut driver = Driver::with_kept_profile(Settings::default());
-        driver.step(Observation::Done);
-        assert_eq!(driver.step(Observation::Load(busy())), Action::Compare);
-        driver.step(gain(1.10, 1.17, 1.22));
-        assert_eq!(driver.step(changed(None)), Action::Count);
-        driver.step(Observation::Done);
-        driver.step(Observation::Done);
-        let next = driver.step(gain(0.95, 1.0, 1.05));
-        assert_eq!(next, Action::Install { placement: 1 });
-    }
-
-    #[test]
-    fn where_the_original_cannot_be_left_in_force_nothing_is_held_and_all_begins_anew() {
-        let mut driver = verifying();
-        driver.step(gain(1.10, 1.17, 1.22));
-        driver.step(changed(Some(0)));
-        let failed = Observation::Failed("it does not stop".into());
-        assert_eq!(driver.step(failed), Action::RollBack);
-        assert_eq!(driver.state(), State::Declined);
-        // Nothing is known any more that it could be like.
-        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
-    }
-
-    #[test]
-    fn a_workload_without_a_gain_runs_in_the_original_layout_until_it_changes() {
-        let mut driver = verifying();
-        driver.step(gain(1.10, 1.17, 1.22));
-        assert_eq!(driver.step(changed(None)), Action::Count);
-        let not_shown = || gain(0.95, 1.0, 1.05);
-        let install = |placement| Action::Install { placement };
-        assert_eq!(driver.step(Observation::Done), install(0));
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.step(not_shown()), install(1));
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.step(not_shown()), Action::LeaveOriginal);
-        assert_eq!(driver.step(Observation::Done), Action::Rest);
-        assert_eq!(driver.state(), State::Declined);
-        assert!(driver.reason().unwrap().ends_with("for what it does now"));
-        let same = Load {
-            overlap: Some(0.9),
-            ..busy()
-        };
-        assert_eq!(driver.wake(), Action::Look);
-        assert_eq!(driver.step(Observation::Load(same)), Action::Rest);
-        assert_eq!(driver.state(), State::Declined);
-        // The first one comes back, and then this one.
-        assert_eq!(driver.step(changed(Some(1))), resume(1));
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), Action::Rest);
-        assert_eq!(driver.step(changed(Some(0))), resume(0));
-        assert_eq!(driver.step(Observation::Done), Action::Rest);
-        assert_eq!(driver.state(), State::Declined);
-    }
-
-    #[test]
-    fn a_gain_that_is_not_shown_is_tried_elsewhere_once_and_rolled_back() {
-        let mut driver = verifying();
-        assert_eq!(
-            driver.step(gain(0.95, 1.01, 1.07)),
-            Action::Install { placement: 1 }
-        );
-        assert_eq!(driver.step(Observation::Done), Action::Compare);
-        assert_eq!(driver.step(gain(1.0, 1.01, 1.02)), Action::RollBack);
-        assert_eq!(driver.state(), State::RolledBack);
-        assert_eq!(
-            driver.reason(),
-            Some("no gain shown at 2 placements (the last: +1.0 % [0.0, 2.0])")
-        );
-        assert_eq!(driver.wake(), Action::Rest);
-    }
-
-    #[test]
-    fn a_profile_on_disk_is_tried_first_and_verified_all_the_same() {
-        let fresh = || Driver::with_kept_profile(Settings::default());
-        let mut driver = fresh();
-        assert_eq!(driver.wake(), Action::InstallKept);
-        assert_eq!(driver.step(Observation::NothingKept), Action::Look);
-        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
-        let mut driver = fresh();
-        assert_eq!(driver.step(Observation::Done), Action::Look);
-        let idle = Load {
-            cores: 0.0,
-            ..busy()
-        };
-        assert_eq!(driver.step(Observation::Load(idle)), Action::Rest);
-        assert_eq!(driver.state(), State::Verifying);
-        assert!(driver.reason().unwrap().contains("not verified yet: idle"));
-        assert_eq!(driver.wake(), Action::Look);
-        assert_eq!(driver.step(Observation::Load(busy())), Action::Compare);
-        let mut other = driver.clone();
-        assert_eq!(driver.step(gain(1.1, 1.2, 1.3)), Action::Rest);
-        assert_eq!(driver.state(), State::Optimized);
-        // Of another workload: it is profiled, as if there had been none.
-        assert_eq!(other.step(gain(0.9, 1.0, 1.1)), Action::RollBack);
-        assert_eq!(
-            (other.state(), other.wake()),
-            (State::Monitoring, Action::Look)
-        );
-    }
-
-    #[test]
-    fn each_reason_to_decline_is_said_and_looked_at_again() {
-        for (load, said) in [
-            (
-                Load {
-                    cores: 0.01,
-                    ..busy()
-                },
-                "idle",
-            ),
-            (
-                Load {
-                    kernel_share: 0.77,
-                    ..busy()
-                },
-                "kernel-bound",
-            ),
-            (
-                Load {
-                    user_samples: 10,
-                    ..busy()
-                },
-                "10 samples",
-            ),
-            (
-                Load {
-                    footprint_bytes: 9 << 10,
-                    ..busy()
-                },
-                "footprint small",
-            ),
-        ] {
-            let mut driver = Driver::new(Settings::default());
-            assert_eq!(driver.step(Observation::Load(load)), Action::Rest);
-            assert_eq!(driver.state(), State::Declined);
-            assert!(
-                driver.reason().unwrap().contains(said),
-                "{:?}",
-                driver.reason()
-            );
-            assert_eq!(driver.wake(), Action::Look);
-            assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
-        }
-    }
-
-    #[test]
-    fn failures_leave_the_original_in_force() {
-        let mut driver = Driver::new(Settings::default());
-        driver.step(Observation::Load(busy()));
-        assert_eq!(
-            driver.step(Observation::Failed("no room".into())),
-            Action::RollBack
-        );
-        assert_eq!(driver.state(), State::Declined);
-        let mut driver = verifying();
-        assert_eq!(
-            driver.step(Observation::Failed("gone".into())),
-            Action::RollBack
-        );
-        assert_eq!(
-            (driver.state(), driver.reason()),
-            (State::RolledBack, Some("gone"))
-        );
-        let mut driver = verifying();
-        assert_eq!(driver.step(Observation::RolledBack), Action::Rest);
-        assert_eq!(driver.state(), State::RolledBack);
-    }
-}
+mod tests;

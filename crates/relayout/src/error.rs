@@ -31,14 +31,6 @@ pub enum RelayoutError {
         /// What is wrong.
         why: String,
     },
-    /// A profile on disk cannot be used. The process is profiled instead.
-    #[error("{}: {why}; it is not used", path.display())]
-    KeptProfile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
     /// There is next to nothing to compare.
     #[error(
         "the gain cannot be measured: it did {per_s:.1} units of work a second, counted as {metric}, and {least:.0} are needed; --metric-command counts something else"

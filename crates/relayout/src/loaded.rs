@@ -1,13 +1,14 @@
 //! An object of a process that is laid out: its file, its profile, and which of its functions are
 //! chosen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use code_layout::{
-    Branches, Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skipped,
+    Block, Branches, Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skip, Skipped,
 };
 
 use crate::RelayoutError;
+use crate::cover::{Hot, Ran};
 use crate::maps::{self, Mapping};
 use crate::moved;
 use crate::process::{Object, Process};
@@ -24,25 +25,98 @@ pub(crate) struct Loaded {
     pub(crate) profile: Profile,
     pub(crate) functions: Vec<Function>,
     pub(crate) skipped: Skipped,
+    /// Functions that were looked into, or why they cannot be moved.
+    pub(crate) analysed: BTreeMap<FunctionId, Result<Function, Skip>>,
 }
 
 impl Loaded {
     /// The functions that are worth moving, by the samples.
     pub(crate) fn choose(&mut self, method: &Method) {
-        let ids: Vec<FunctionId> = match method.random {
-            None => self
-                .profile
-                .hottest(&self.image, method.share, method.functions_max),
-            Some(_) => all_functions(&self.image),
-        };
+        let ids = self.worth_moving(&self.profile, method);
         self.functions.clear();
         self.skipped.clear();
         for id in ids {
-            match self.image.analyse(id) {
+            match self.function(id).clone() {
                 Ok(function) => self.functions.push(function),
                 Err(skip) => *self.skipped.entry(skip).or_default() += 1,
             }
         }
+    }
+
+    fn worth_moving(&self, profile: &Profile, method: &Method) -> Vec<FunctionId> {
+        match method.random {
+            None => profile.hottest(&self.image, method.share, method.functions_max),
+            Some(_) => all_functions(&self.image),
+        }
+    }
+
+    fn function(&mut self, id: FunctionId) -> &Result<Function, Skip> {
+        let analyse = || self.image.analyse(id);
+        self.analysed.entry(id).or_insert_with(analyse)
+    }
+
+    /// Adds the samples that a profile of the object has in code that could be moved; `index` is
+    /// the object's.
+    pub(crate) fn add_ran(&mut self, index: usize, profile: &Profile, ran: &mut Ran) {
+        for (vaddr, samples) in &profile.samples {
+            let Some(id) = self.image.function_at(*vaddr) else {
+                continue;
+            };
+            let Ok(function) = self.function(id) else {
+                continue;
+            };
+            let block = function.block_of(*vaddr).map(|id| &function.blocks[id]);
+            if let Some(block) = block.filter(|block| can_move(block)) {
+                ran.add(((index, function.start), block.start), *samples);
+            }
+        }
+    }
+
+    /// Adds the blocks that a layout by a profile of the object moves: those that were counted, of
+    /// the functions that are worth it.
+    pub(crate) fn add_hot(
+        &mut self,
+        index: usize,
+        profile: &Profile,
+        method: &Method,
+        hot: &mut Hot,
+    ) {
+        for id in self.worth_moving(profile, method) {
+            let Ok(function) = self.function(id) else {
+                continue;
+            };
+            let counts = profile.functions.get(&function.start);
+            let is_entered = counts.is_none_or(|counts| !counts.blocks.is_empty());
+            for block in function.blocks.iter().filter(|block| can_move(block)) {
+                let place = ((index, function.start), block.start);
+                let is_sampled = profile
+                    .samples
+                    .range(block.start..block.end)
+                    .next()
+                    .is_some();
+                let is_counted = match counts {
+                    Some(counts) => {
+                        let count = counts.blocks.get(&function.offset(block.start));
+                        count.is_some_and(|count| *count > 0)
+                    }
+                    None => is_sampled,
+                };
+                if is_counted || method.random.is_some() {
+                    hot.add(place, block.end - block.start);
+                } else if is_sampled || !is_entered {
+                    hot.add_stuck(place);
+                }
+            }
+        }
+    }
+
+    /// What the layout was made by: the counts of the functions that it moves, without those of
+    /// earlier workloads.
+    pub(crate) fn profile_of_layout(&self) -> Profile {
+        let mut profile = self.profile.clone();
+        let moved: BTreeSet<u64> = self.functions.iter().map(|one| one.start).collect();
+        profile.functions.retain(|start, _| moved.contains(start));
+        profile
     }
 
     /// Whether a function of it has something to do when an exception passes.
@@ -155,6 +229,11 @@ impl Loaded {
         };
         hottest.into_iter().map(one).collect()
     }
+}
+
+/// Whether a layout may move a block at all.
+fn can_move(block: &Block) -> bool {
+    block.stays.is_none() && !block.landing_pad
 }
 
 pub(crate) fn all_functions(image: &Image) -> Vec<FunctionId> {

@@ -1,11 +1,9 @@
 //! The layouts that a process's code cache holds, each with the workload that it was made for: a
 //! workload that comes back gets its layout back.
 
-use std::collections::BTreeMap;
+use code_layout::Profile;
 
-use code_layout::{FunctionId, Profile};
-
-use crate::loaded::Loaded;
+use crate::cover::{Candidate, Hot, Ran};
 use crate::moved::Moved;
 use crate::session::Layout;
 
@@ -22,8 +20,8 @@ pub(crate) struct Phase {
     pub(crate) moved: Vec<Moved>,
     /// What ran, by object.
     pub(crate) profiles: Vec<Profile>,
-    /// Whose time it was.
-    pub(crate) shares: Shares,
+    /// The blocks that its layout moves; those that ran, where it is the original.
+    pub(crate) hot: Hot,
     /// Whether it was compared, and is the best known for its workload.
     pub(crate) is_shown: bool,
 }
@@ -44,12 +42,12 @@ impl Phases {
     }
 
     /// The phase of a generation that is in force again, which has to be shown again. (Several may
-    /// have been left in the original: the one most like what runs now.)
-    pub(crate) fn resume(&mut self, now: &Shares, generation: u32) -> Option<&Phase> {
+    /// have been left in the original: the one that fits what runs best.)
+    pub(crate) fn resume(&mut self, ran: &Ran, generation: u32) -> Option<&Phase> {
         let phases = self.0.iter().enumerate();
         let of_it = phases.filter(|(_, phase)| phase.layout.generation == generation);
-        let alike = of_it.map(|(index, phase)| (phase.shares.overlap(now), index));
-        let (_, index) = alike.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        let fits = of_it.map(|(index, phase)| (share(phase.hot.candidate(ran)), index));
+        let (_, index) = fits.max_by(|one, other| one.0.total_cmp(&other.0))?;
         let mut phase = self.0.remove(index);
         phase.is_shown = generation == 0;
         self.0.push(phase);
@@ -80,58 +78,28 @@ impl Phases {
         self.of(generation).is_some()
     }
 
-    /// How alike a workload is to the one that the generation in force was made for, and which of
-    /// the others is most alike.
-    pub(crate) fn alike(&self, now: &Shares, in_force: u32) -> (Option<f64>, Option<(u32, f64)>) {
-        let (mut own, mut other): (Option<f64>, Option<(u32, f64)>) = (None, None);
+    /// How well the layout in force fits what runs, and how well each of the others would.
+    pub(crate) fn fit(&self, ran: &Ran, in_force: u32) -> (Option<Candidate>, Vec<Held>) {
+        let (mut own, mut others): (Option<Candidate>, Vec<Held>) = (None, Vec::new());
         for phase in &self.0 {
-            let alike = phase.shares.overlap(now);
+            let fit = phase.hot.candidate(ran);
             let generation = phase.layout.generation;
-            if generation == in_force {
-                own = Some(own.map_or(alike, |known| known.max(alike)));
-            } else if other.is_none_or(|(_, known)| alike > known) {
-                other = Some((generation, alike));
+            if generation != in_force {
+                others.extend(fit.map(|fit| (generation, fit)));
+            } else if share(fit) > share(own) {
+                own = fit;
             }
         }
-        (own, other)
+        (own, others)
     }
 }
 
-/// Each function's share of the samples in all objects, by the object's index and its own.
-#[derive(Debug, Default)]
-pub(crate) struct Shares(BTreeMap<(usize, FunctionId), f64>);
+/// A layout at hand, by its generation.
+pub(crate) type Held = (u32, Candidate);
 
-impl Shares {
-    /// By the samples that were seen last.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a share needs no more than 53 bits"
-    )]
-    pub(crate) fn of(objects: &[Loaded]) -> Self {
-        let objects = objects.iter().enumerate();
-        let counts: BTreeMap<_, _> = objects
-            .flat_map(|(index, loaded)| {
-                let counts = loaded.profile.by_function(&loaded.image).into_iter();
-                counts.map(move |(id, count)| ((index, id), count))
-            })
-            .collect();
-        let all = counts.values().sum::<u64>().max(1) as f64;
-        let shares = counts.into_iter();
-        Self(
-            shares
-                .map(|(function, count)| (function, count as f64 / all))
-                .collect(),
-        )
-    }
-
-    /// How alike two are: 1 the same, 0 nothing in common (the sum over functions of the smaller of
-    /// both shares).
-    fn overlap(&self, other: &Self) -> f64 {
-        let smaller = |(function, share): (&(usize, FunctionId), &f64)| {
-            other.0.get(function).copied().unwrap_or(0.0).min(*share)
-        };
-        self.0.iter().map(smaller).sum()
-    }
+/// The share that is covered, for comparing; without a sample none.
+fn share(fit: Option<Candidate>) -> f64 {
+    fit.map_or(-1.0, |fit| fit.cover.share().estimate)
 }
 
 #[cfg(test)]
@@ -158,11 +126,7 @@ mod tests {
         }
         assert!((1..=4).all(|generation| phases.holds(generation)));
         assert_eq!(
-            phases
-                .resume(&Shares::default(), 1)
-                .unwrap()
-                .layout
-                .generation,
+            phases.resume(&Ran::default(), 1).unwrap().layout.generation,
             1
         );
         phases.settle();
@@ -182,8 +146,8 @@ mod tests {
             phases.add(phase(generation));
             phases.settle();
         }
-        assert!(phases.resume(&Shares::default(), 3).is_none());
-        phases.resume(&Shares::default(), 1).unwrap();
+        assert!(phases.resume(&Ran::default(), 3).is_none());
+        phases.resume(&Ran::default(), 1).unwrap();
         // It was not, and another was made.
         phases.add(phase(3));
         phases.settle();

@@ -1,6 +1,8 @@
 //! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver)
 //! asks for, done.
 
+mod earlier;
+
 use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,17 +14,20 @@ use code_layout::{
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CodeCache;
+use crate::cover::{Cover, Ran};
 use crate::driver::Load;
-use crate::kept::Kept;
+use crate::kept::{Counting, KeptFile};
 use crate::loaded::Loaded;
 use crate::manifest::{Bytes, Patch, Region};
 use crate::moved::{self, Moved};
-use crate::phases::{Phase, Phases, Shares};
+use crate::phases::{Phase, Phases};
 use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, branches, sample};
 use crate::scan::PAGE;
 use crate::{Declined, RelayoutError, Store, sharing};
+
+pub use earlier::KeptProfile;
 
 /// How a process is profiled and laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +102,10 @@ pub struct Layout {
     /// Those that it could not be given to, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<(u32, String)>,
+    /// The profile from an earlier process that it was made by; none where it was made by what ran
+    /// in this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptProfile>,
 }
 
 /// A function that much of the time went to.
@@ -125,13 +134,20 @@ pub struct Session {
     method: Method,
     objects: Vec<Loaded>,
     phases: Phases,
+    /// What ran when it was looked at last.
+    ran: Ran,
+    /// The profiles on disk that were considered last.
+    kept: Vec<KeptFile>,
+    /// How its blocks were counted last.
+    counted_by: Option<Counting>,
+    opened: Instant,
     /// When its CPU time was last read, and what it was, in seconds.
     last_cpu: Option<(Instant, f64)>,
     /// How long each step took, in seconds.
     pub seconds: BTreeMap<&'static str, f64>,
 }
 
-/// How long a process is looked at the first time to tell whether it does anything.
+/// How long a process is looked at, at least, to tell whether it does anything.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 
 /// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores`
@@ -153,6 +169,10 @@ impl Session {
             method,
             objects: Vec::new(),
             phases: Phases::default(),
+            ran: Ran::default(),
+            kept: Vec::new(),
+            counted_by: None,
+            opened: Instant::now(),
             last_cpu: None,
             seconds: BTreeMap::new(),
         })
@@ -165,6 +185,10 @@ impl Session {
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
         self.check_phases()?;
+        if self.objects.is_empty() && self.cache.manifest.generation != 0 {
+            // Where the code of an earlier Slackline's layout comes from is not known here.
+            self.cache.switch(0)?;
+        }
         let idle = self.idle()?;
         // Not before the first look, which gives a program that has just started the time to load
         // its libraries.
@@ -192,7 +216,8 @@ impl Session {
         }
         let samples = self.in_old_code(samples);
         let (mut user_samples, mut footprint_bytes) = (0, 0);
-        for loaded in &mut self.objects {
+        self.ran = Ran::default();
+        for (index, loaded) in self.objects.iter_mut().enumerate() {
             let profile = loaded.profile_of(&samples);
             user_samples += profile.samples.values().sum::<u64>();
             let hot = profile.hottest(&loaded.image, 0.9, usize::MAX);
@@ -201,18 +226,20 @@ impl Session {
                 .map(|id| loaded.image.range(*id))
                 .map(|range| range.end - range.start)
                 .sum::<u64>();
+            loaded.add_ran(index, &profile, &mut self.ran);
             loaded.profile.samples = profile.samples;
         }
         let in_force = self.cache.manifest.generation;
-        let (overlap, other) = self.phases.alike(&Shares::of(&self.objects), in_force);
+        let (fit, held) = self.phases.fit(&self.ran, in_force);
         self.time("sampling", start);
         Ok(Load {
+            at: self.opened.elapsed(),
             cores: samples.cores(),
             kernel_share: samples.kernel_share(),
             user_samples,
             footprint_bytes,
-            overlap,
-            other,
+            fit,
+            held,
         })
     }
 
@@ -247,78 +274,25 @@ impl Session {
         };
         let (before, before_s) = match self.last_cpu {
             Some(last) => last,
-            None => {
-                let first = read()?;
-                sleep(FIRST_LOOK);
-                first
-            }
+            None => read()?,
         };
+        sleep(FIRST_LOOK.saturating_sub(before.elapsed()));
         let (now, cpu_s) = read()?;
         self.last_cpu = Some((now, cpu_s));
         let cores = (cpu_s - before_s).max(0.0) / (now - before).as_secs_f64();
         Ok((cores < ASLEEP_CORES).then_some(Load {
+            at: self.opened.elapsed(),
             cores,
-            kernel_share: 0.0,
-            user_samples: 0,
-            footprint_bytes: 0,
-            overlap: None,
-            other: None,
+            ..Load::default()
         }))
     }
 
-    /// Lays it out by the profile that an earlier process of the same program left on disk; `None`
-    /// where there is none.
-    ///
-    /// # Errors
-    /// [`RelayoutError::KeptProfile`] where the file is no good; those of [`Session::install`].
-    pub fn install_kept(&mut self, store: &Store) -> Result<Option<Layout>, RelayoutError> {
-        let start = Instant::now();
-        let process = &self.cache.process;
-        let objects = process.objects()?;
-        let Some(executable) = objects.first() else {
-            return Ok(None);
-        };
-        // The whole of a program is read and understood only where there is something to do with
-        // it.
-        let Some(build_id) = code_layout::build_id(process.file(executable)?) else {
-            return Ok(None);
-        };
-        let Some(kept) = Kept::load(store, &build_id)? else {
-            return Ok(None);
-        };
-        self.load(|object| {
-            let is_executable = object.path == executable.path;
-            is_executable || kept.profiles.len() > 1
-        })?;
-        self.objects.retain_mut(|loaded| {
-            let same = |profile: &&Profile| profile.build_id == loaded.profile.build_id;
-            let profile = kept.profiles.iter().find(same);
-            loaded.profile = profile.cloned().unwrap_or_default();
-            profile.is_some()
-        });
-        for loaded in &mut self.objects {
-            loaded.choose(&self.method);
-        }
-        let layout = self.install()?;
-        self.time("installing by the kept profile", start);
-        Ok(Some(layout))
-    }
-
-    /// Keeps the profile that the layout in force was made by, for the next process of the program.
-    ///
-    /// # Errors
-    /// [`HostError::Journal`](host::HostError::Journal).
-    pub fn keep_profile(&self, store: &Store) -> Result<(), RelayoutError> {
-        let Some((executable, phase)) = self.objects.first().zip(self.phase()) else {
-            return Ok(());
-        };
-        let build_id = executable.profile.build_id.clone();
-        if build_id.0.is_empty() || self.method.random.is_some() {
-            return Ok(());
-        }
-        let profiles = phase.profiles.iter();
-        let counted = profiles.filter(|profile| !profile.functions.is_empty());
-        Kept::new(build_id, counted.cloned().collect()).save(store)
+    /// How well the layout in force, if it is not the original, fits what ran at the last look.
+    #[must_use]
+    pub fn cover(&self) -> Option<Cover> {
+        let generation = self.cache.manifest.generation;
+        let (fit, _) = self.phases.fit(&self.ran, generation);
+        fit.filter(|_| generation != 0).map(|fit| fit.cover)
     }
 
     /// Reads the objects that are `wanted`, and finds the unwinder.
@@ -356,6 +330,7 @@ impl Session {
                 profile: Profile::default(),
                 functions: Vec::new(),
                 skipped: Skipped::new(),
+                analysed: BTreeMap::new(),
             };
             loaded.profile.build_id = loaded.image.build_id().cloned().unwrap_or_default();
             self.objects.push(loaded);
@@ -421,13 +396,14 @@ impl Session {
     }
 
     /// What runs now, and the layout for it.
-    fn new_phase(&self, layout: Layout, moved: Vec<Moved>) -> Phase {
+    fn new_phase(&mut self, layout: Layout, moved: Vec<Moved>) -> Phase {
         let objects = self.objects.iter();
+        let profiles: Vec<Profile> = objects.map(Loaded::profile_of_layout).collect();
         Phase {
             layout,
             moved,
-            profiles: objects.map(|loaded| loaded.profile.clone()).collect(),
-            shares: Shares::of(&self.objects),
+            hot: self.hot(&profiles),
+            profiles,
             is_shown: false,
         }
     }
@@ -459,12 +435,14 @@ impl Session {
                 for loaded in &mut self.objects {
                     loaded.count_recorded(&recorded);
                 }
+                self.counted_by = Some(Counting::BranchRecords);
                 self.time("recording branches", start);
             }
             None => {
                 for index in 0..self.objects.len() {
                     self.count_object(index)?;
                 }
+                self.counted_by = Some(Counting::Counters);
                 self.time("counting", start);
             }
         }
@@ -583,9 +561,14 @@ impl Session {
     /// Those of mapping, writing and switching; [`RelayoutError::Declined`] where nothing could be
     /// moved.
     pub fn install(&mut self) -> Result<Layout, RelayoutError> {
+        self.install_by(None)
+    }
+
+    fn install_by(&mut self, kept: Option<KeptProfile>) -> Result<Layout, RelayoutError> {
         let start = Instant::now();
         let mut layout = Layout {
             is_unwinder_led: self.cache.has_unwinder,
+            kept,
             ..Layout::default()
         };
         let mut all_patches = Vec::new();
@@ -664,7 +647,8 @@ impl Session {
         let switched = self.cache.switch(number)?;
         layout.processes = switched.processes;
         layout.left_out = switched.left_out;
-        self.phases.add(self.new_phase(layout.clone(), moved));
+        let phase = self.new_phase(layout.clone(), moved);
+        self.phases.add(phase);
         self.name_moved();
         self.time("laying out", start);
         Ok(layout)
@@ -676,8 +660,7 @@ impl Session {
     /// Those of switching.
     pub fn resume(&mut self, generation: u32) -> Result<Option<Layout>, RelayoutError> {
         let switched = self.cache.switch(generation)?;
-        let now = Shares::of(&self.objects);
-        let phase = self.phases.resume(&now, generation);
+        let phase = self.phases.resume(&self.ran, generation);
         let layout = phase.filter(|_| generation != 0).map(|phase| Layout {
             processes: switched.processes,
             left_out: switched.left_out,
@@ -693,8 +676,8 @@ impl Session {
     /// Those of switching.
     pub fn leave_original(&mut self) -> Result<(), RelayoutError> {
         self.cache.switch(0)?;
-        self.phases
-            .add(self.new_phase(Layout::default(), Vec::new()));
+        let phase = self.new_phase(Layout::default(), Vec::new());
+        self.phases.add(phase);
         self.settle()?;
         self.name_moved();
         Ok(())

@@ -10,6 +10,7 @@ use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Compared;
+use crate::cover::Cover;
 use crate::driver::State;
 use crate::session::Layout;
 use crate::{Manifest, RelayoutError, Store};
@@ -46,6 +47,47 @@ impl Gain {
     }
 }
 
+/// How much of what runs a layout covers: the share of samples that lie in code which it moved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    /// The share, 0 to 1.
+    pub share: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Of how many samples.
+    pub samples: u64,
+    /// Where it is shown to be below this, there is to be another layout.
+    pub least: f64,
+}
+
+impl Fit {
+    /// Of what was measured.
+    #[must_use]
+    pub fn new(cover: Cover, least: f64) -> Self {
+        let Interval {
+            estimate,
+            low,
+            high,
+            ..
+        } = cover.share();
+        Self {
+            share: estimate,
+            low,
+            high,
+            samples: cover.samples(),
+            least,
+        }
+    }
+
+    /// Whether the layout is shown not to fit.
+    #[must_use]
+    pub fn is_below(&self) -> bool {
+        self.high < self.least
+    }
+}
+
 /// How long switches kept the process from running, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseUs {
@@ -68,7 +110,7 @@ pub struct Status {
     pub exe: String,
     /// Where it stands.
     pub state: State,
-    /// Why it was declined or rolled back.
+    /// Why it stands there: why it was declined or rolled back, or why it gets another layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The Slackline that drives it, or did: its pid and the clock ticks between boot and its
@@ -85,6 +127,10 @@ pub struct Status {
     pub skipped: Skipped,
     /// What the layout consists of.
     pub layout: Option<Layout>,
+    /// How well the layout in force, if it is not the original, fitted what ran when it was looked
+    /// at last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cover: Option<Fit>,
     /// The comparison with all its blocks.
     pub comparison: Option<Compared>,
     /// Length of each step, in seconds.
@@ -128,6 +174,7 @@ impl Status {
             pause_us: PauseUs::default(),
             skipped: Skipped::new(),
             layout: None,
+            cover: None,
             comparison: None,
             seconds: BTreeMap::new(),
             memory_bytes: 0,

@@ -126,6 +126,7 @@ def one_start(work, workload, threads, rounds, block_s, rng):
         ours.process.send_signal(signal.SIGCONT)
         done = relayout(state, "start", "--pid", ours.server.pid, "--once", "--unverified")
         result["slackline"] = (done.stdout + done.stderr).strip()
+        assert "by the profile kept" in result["slackline"], result["slackline"]
         ours.process.send_signal(signal.SIGSTOP)
         blocks = []
         for _ in range(rounds):

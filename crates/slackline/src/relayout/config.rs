@@ -3,6 +3,7 @@
 //!
 //! ```toml
 //! every_s = 30
+//! hold_off_s = 300
 //!
 //! [[watch]]
 //! exe = "mariadbd"
@@ -27,6 +28,7 @@ struct File {
     #[serde(default)]
     once: bool,
     every_s: Option<f64>,
+    hold_off_s: Option<f64>,
     #[serde(default)]
     watch: Vec<Entry>,
     log: Option<LogFile>,
@@ -60,6 +62,7 @@ pub(super) struct Watch {
 pub(super) struct Config {
     pub(super) once: bool,
     pub(super) every_s: Option<f64>,
+    pub(super) hold_off_s: Option<f64>,
     pub(super) watch: Vec<Watch>,
     /// Where messages go, and the size in bytes at which a new file is begun.
     pub(super) log: Option<(PathBuf, u64)>,
@@ -90,6 +93,12 @@ fn understand(source: &Source, passwd: &str) -> Result<Config, SpecError> {
         .is_some_and(|every_s| !(1.0..=86_400.0).contains(&every_s))
     {
         return Err(source.error("every_s", "must be between 1 and 86400"));
+    }
+    if file
+        .hold_off_s
+        .is_some_and(|hold_off_s| !(0.0..=86_400.0).contains(&hold_off_s))
+    {
+        return Err(source.error("hold_off_s", "must be between 0 and 86400"));
     }
     if file.watch.is_empty() {
         let why = "name at least one executable: [[watch]] exe = \"mariadbd\"";
@@ -127,6 +136,7 @@ fn understand(source: &Source, passwd: &str) -> Result<Config, SpecError> {
     Ok(Config {
         once: file.once,
         every_s: file.every_s,
+        hold_off_s: file.hold_off_s,
         watch,
         log,
     })
@@ -164,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_file_is_understood() {
-        let text = "every_s = 5\n[[watch]]\nexe = \"mariadbd\"\nuser = \"mysql\"\n[[watch]]\nexe = \"postgres\"\n\
+        let text = "every_s = 5\nhold_off_s = 60\n[[watch]]\nexe = \"mariadbd\"\nuser = \"mysql\"\n[[watch]]\nexe = \"postgres\"\n\
                     [log]\nfile = \"/var/log/x\"\nsize_max_mib = 2\n";
         let config = parse(text.as_bytes()).unwrap();
         let watch = |exe: &str, uid| Watch {
@@ -174,6 +184,7 @@ mod tests {
         let wanted = Config {
             once: false,
             every_s: Some(5.0),
+            hold_off_s: Some(60.0),
             watch: vec![watch("mariadbd", Some(107)), watch("postgres", None)],
             log: Some(("/var/log/x".into(), 2 << 20)),
         };
@@ -187,6 +198,10 @@ mod tests {
             (
                 "\nevery_s = 0.1\n[[watch]]\nexe = \"x\"",
                 "r.toml:2: every_s: must be between",
+            ),
+            (
+                "hold_off_s = -1\n[[watch]]\nexe = \"x\"",
+                "r.toml:1: hold_off_s: must be between 0 and",
             ),
             ("\n\nevry_s = 1\n", "r.toml:3: evry_s: unknown key"),
             ("once = true\n", "r.toml: watch: name at least one"),

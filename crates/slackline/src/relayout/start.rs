@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    Declined, Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status,
+    Candidate, Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status,
     Store, Unit, drive,
 };
 use anyhow::{Context as _, bail};
@@ -17,7 +17,7 @@ use tuner::process::Interrupt;
 
 use super::config::{self, Config, Watch};
 use super::log::Log;
-use super::status::line;
+use super::status::{line, origin};
 use super::undo;
 use crate::{Done, message, print, whole};
 
@@ -62,6 +62,10 @@ pub(crate) struct Arguments {
     /// says).
     #[arg(long, value_name = "S")]
     every_s: Option<f64>,
+    /// How long after a relayout the next one of the same process may begin, in seconds (300, or
+    /// what the configuration file says).
+    #[arg(long, value_name = "S")]
+    hold_off_s: Option<f64>,
 }
 
 /// Whom to watch.
@@ -158,6 +162,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let is_once = arguments.once || config.as_ref().is_some_and(|config| config.once);
     let of_file = config.as_ref().and_then(|config| config.every_s);
     let every_s = arguments.every_s.or(of_file).unwrap_or(EVERY_S);
+    let hold_off_of_file = config.as_ref().and_then(|config| config.hold_off_s);
     let whom = Watched::new(&arguments.whom, config.as_ref())?;
     let log_file = config.and_then(|config| config.log);
     crate::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
@@ -166,6 +171,14 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         (1.0..=86_400.0).contains(&every_s),
         "--every-s must be between 1 and 86400"
     );
+    let mut settings = Settings::default();
+    if let Some(hold_off_s) = arguments.hold_off_s.or(hold_off_of_file) {
+        anyhow::ensure!(
+            (0.0..=86_400.0).contains(&hold_off_s),
+            "--hold-off-s must be between 0 and 86400"
+        );
+        settings.hold_off = Duration::from_secs_f64(hold_off_s);
+    }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let with = Drive {
         method: method(arguments),
@@ -181,6 +194,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             block: Duration::from_secs_f64(arguments.block_s),
             ..Effort::default()
         },
+        settings,
     };
     // Before a process is touched.
     match with.unit.try_once() {
@@ -199,22 +213,26 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     if arguments.unverified {
         for pid in find(&whom)? {
             let mut session = Session::open(store, pid, with.method)?;
-            let kept = match arguments.random {
-                None => session.install_kept(store)?,
-                Some(_) => None,
+            session.look()?;
+            let (candidates, notes) = match with.method.random {
+                None => session.consider_kept(store),
+                Some(_) => Default::default(),
             };
-            let layout = match kept {
-                Some(layout) => layout,
+            notes.iter().for_each(|note| message(note));
+            let layout = match Candidate::best(&candidates, with.settings.cover_min) {
+                Some(index) => session.install_kept(index)?,
                 None => {
-                    session.look()?;
                     session.count()?;
                     session.install()?
                 }
             };
-            session.keep_profile(store)?;
+            session.keep_profile(store, None)?;
             message(&format!(
-                "process {pid} runs in generation {}: {} functions, {} bytes",
-                layout.generation, layout.functions, layout.code_bytes
+                "process {pid} runs in generation {}: {} functions, {} bytes{}",
+                layout.generation,
+                layout.functions,
+                layout.code_bytes,
+                origin(&layout)
             ));
         }
         return Ok(Done::Positive);
@@ -257,7 +275,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
                 }
             }
             if let Some(signal) = interrupt.signal() {
-                return ended_by(signal, watched, seen, store, &log);
+                return Ok(ended_by(signal, &seen));
             }
         }
         if is_once {
@@ -273,7 +291,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         }
         let _ = interrupt.sleep(Duration::from_secs_f64(every_s));
         if let Some(signal) = interrupt.signal() {
-            return ended_by(signal, watched, seen, store, &log);
+            return Ok(ended_by(signal, &seen));
         }
     }
     let all: Vec<&Status> = seen.values().collect();
@@ -355,18 +373,15 @@ fn one(
         }
     };
     let driven = drive(store, session, driver, with, &mut is_interrupted, &mut show);
-    // A process is not left in what is not on record as verified, whatever went wrong (a full disk,
-    // say), nor where nobody will look again.
-    let is_to_undo = match &driven {
-        Ok(status) => is_once && status.state == State::Verifying,
-        Err(_) => !Status::load(store, pid, start_time).is_some_and(|status| status.is_kept()),
+    let Err(error) = driven else {
+        return driven.map_err(Into::into);
     };
-    if is_to_undo {
+    // A process is not left in what is not on record as verified, whatever went wrong (a full disk,
+    // say).
+    if !Status::load(store, pid, start_time).is_some_and(|status| status.is_kept()) {
         match session.roll_back() {
-            Ok(()) if driven.is_err() => {
-                log.say(&format!("process {pid} runs its original code"));
-            }
-            Ok(()) | Err(RelayoutError::Gone { .. }) => {}
+            Ok(()) => log.say(&format!("process {pid} runs its original code")),
+            Err(RelayoutError::Gone { .. }) => {}
             Err(error) => {
                 // The next round, or slackline restore, begins with the way back.
                 watched.remove(&key);
@@ -378,16 +393,7 @@ fn one(
             }
         }
     }
-    let mut status = match driven {
-        Ok(status) => status,
-        Err(error) => return declined(store, key, error, log),
-    };
-    if is_to_undo {
-        status.state = State::Declined;
-        status.read(store.load(pid, start_time)?.as_ref());
-        status.save(store)?;
-    }
-    Ok(status)
+    declined(store, key, error, log)
 }
 
 /// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was
@@ -400,39 +406,12 @@ fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session,
     Ok(session)
 }
 
-/// A signal has come: what waits to be verified, as its process has nothing to do, would wait for
-/// ever.
-fn ended_by(
-    signal: i32,
-    watched: BTreeMap<(u32, u64), (Session, Driver)>,
-    mut seen: BTreeMap<(u32, u64), Status>,
-    store: &Store,
-    log: &Log,
-) -> anyhow::Result<Done> {
-    for (key, (mut session, _)) in watched {
-        if !seen.get(&key).is_some_and(is_left) {
-            continue;
-        }
-        let pid = key.0;
-        let outcome = match session.roll_back() {
-            Ok(()) => RelayoutError::Declined {
-                pid,
-                reason: Declined::NothingToWin(
-                    "it had nothing to do by which its new layout could be verified".into(),
-                ),
-            },
-            Err(RelayoutError::Gone { .. }) => RelayoutError::Gone { pid },
-            Err(error) => RelayoutError::NotUndone {
-                pid,
-                why: error.to_string(),
-            },
-        };
-        seen.insert(key, declined(store, key, outcome, log)?);
-    }
-    Ok(match seen.values().any(is_left) {
+/// A signal has come.
+fn ended_by(signal: i32, seen: &BTreeMap<(u32, u64), Status>) -> Done {
+    match seen.values().any(is_left) {
         true => Done::RestoreFailed,
         false => Done::Signal(signal),
-    })
+    }
 }
 
 /// Whether a process runs in a layout that nobody has shown to be better and nobody drives any
@@ -514,8 +493,8 @@ fn method(arguments: &Arguments) -> Method {
 /// Whoever is laid out at random is not to be laid out by what was kept.
 fn new_driver(with: &Drive) -> Driver {
     match with.method.random {
-        None => Driver::with_kept_profile(Settings::default()),
-        Some(_) => Driver::new(Settings::default()),
+        None => Driver::with_kept_profiles(with.settings),
+        Some(_) => Driver::new(with.settings),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, Layout, State, Status, Store};
+use ::relayout::{Footprint, KeptProfile, Layout, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
@@ -28,13 +28,24 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
             store.directory().display()
         ));
     } else {
-        let mut rows = table(&["process", "pid", "state", "generation", "gain", "memory"]);
+        let mut rows = table(&[
+            "process",
+            "pid",
+            "state",
+            "generation",
+            "profile",
+            "cover",
+            "gain",
+            "memory",
+        ]);
         for status in &all {
             rows.add_row([
                 status.name().to_owned(),
                 status.pid.to_string(),
                 status.state.to_string(),
                 status.generation.to_string(),
+                profile(status),
+                cover(status),
                 outcome(status),
                 memory(status),
             ]);
@@ -86,6 +97,53 @@ fn gain(status: &Status) -> Option<String> {
     ))
 }
 
+/// The layout in force, where it is not the original.
+fn in_force(status: &Status) -> Option<&Layout> {
+    let layout = status.layout.as_ref();
+    layout.filter(|layout| layout.generation == status.generation)
+}
+
+/// Whose profile the layout in force was made by.
+fn profile(status: &Status) -> String {
+    match in_force(status).map(|layout| &layout.kept) {
+        None => String::new(),
+        Some(None) => "own".to_owned(),
+        Some(Some(_)) => "kept".to_owned(),
+    }
+}
+
+/// When it was made.
+fn day(kept: &KeptProfile) -> Option<&str> {
+    kept.made.as_deref()?.get(..10)
+}
+
+/// Which profile from an earlier process a layout was made by, to be said behind something else;
+/// nothing where it was made by its own.
+pub(super) fn origin(layout: &Layout) -> String {
+    match layout.kept.as_ref().map(|kept| (day(kept), &kept.file)) {
+        None => String::new(),
+        Some((day, file)) => {
+            let on = day.map(|day| format!(" on {day}")).unwrap_or_default();
+            format!(", by the profile kept{on} ({})", file.display())
+        }
+    }
+}
+
+/// How well the layout in force fits what ran when it was looked at last.
+fn cover(status: &Status) -> String {
+    in_force(status)
+        .and(status.cover)
+        .map_or_else(String::new, |fit| {
+            let percent = |share: f64| share * 100.0;
+            let (low, high) = (percent(fit.low), percent(fit.high));
+            let share = format!("{:.0} % [{low:.0}, {high:.0}]", percent(fit.share));
+            match fit.is_below() {
+                true => format!("{share}: below {:.0} %", percent(fit.least)),
+                false => share,
+            }
+        })
+}
+
 fn memory(status: &Status) -> String {
     format!("{:.1} MiB", status.memory_bytes as f64 / f64::from(1 << 20))
 }
@@ -105,6 +163,11 @@ pub(super) fn line(status: &Status) -> String {
             memory(status),
             status.generation
         );
+        line.push_str(&in_force(status).map(origin).unwrap_or_default());
+        // Its numbers change with each look; that it no longer fits is worth a line.
+        if status.cover.is_some_and(|fit| fit.is_below()) {
+            line.push_str(", no longer fits what runs");
+        }
     }
     for note in &status.notes {
         let _ = write!(line, "\n  {note}");
@@ -163,6 +226,16 @@ pub(super) fn explain(
         return Ok(Done::Positive);
     }
     let mut text = line(status) + "\n";
+    if in_force(status).is_some()
+        && let Some(fit) = status.cover
+    {
+        let _ = writeln!(
+            text,
+            "cover: {} of what ran at the last look, by {} samples",
+            cover(status),
+            fit.samples
+        );
+    }
     if let Some(layout) = &status.layout {
         let _ = writeln!(
             text,

@@ -4,6 +4,7 @@ mod debugger;
 mod faults;
 mod tables;
 mod turns;
+mod workloads;
 
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 // The process under test: two threads that run a few hundred functions in turn and abort on a wrong result, and one way of being
 // difficult, named by the first argument. Commands on standard input: "q" ends it with 0, "i" leaves it idle, "t"
-// has a child trace it, "s" sandboxes it; all but the first print how many rounds were done.
+// has a child trace it, "s" sandboxes it, "a" and "b" have it run the first or the second half of the functions only; all but the first
+// print how many rounds were done.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -40,16 +41,22 @@ static unsigned long (*const functions[256])(unsigned long) = {ALL(NAMES)};
 static _Atomic long rounds;
 static _Atomic int is_idle;
 
-static unsigned long round_of(unsigned long x) {
-    for (int i = 0; i < 256; i++) x = functions[i](x);
+// All of the functions, and either half of them.
+static const struct { int from, to; } workloads[] = {{0, 256}, {0, 128}, {128, 256}};
+static _Atomic int workload;
+
+static unsigned long round_of(int which) {
+    unsigned long x = 12345;
+    for (int i = workloads[which].from; i < workloads[which].to; i++) x = functions[i](x);
     return x;
 }
 
 static void *work(void *unused) {
     (void)unused;
-    const unsigned long wanted = round_of(12345);
+    const unsigned long wanted[] = {round_of(0), round_of(1), round_of(2)};
     for (;;) {
-        if (round_of(12345) != wanted) abort();
+        const int which = workload;
+        if (round_of(which) != wanted[which]) abort();
         rounds++;
         while (is_idle) usleep(10000);
     }
@@ -190,6 +197,7 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, stdin)) {
         if (line[0] == 'q') _exit(0);
         if (line[0] == 'i') is_idle = 1;
+        if (line[0] == 'a' || line[0] == 'b') workload = line[0] == 'a' ? 1 : 2;
         if (line[0] == 't') traced();
         if (line[0] == 's') sandboxed(SECCOMP_FILTER_FLAG_TSYNC);
         printf("%ld\n", rounds);
