@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::error::XdpError;
 use super::interface::Interface;
 use super::program::Program;
 use super::ring::{Area, Ring};
 use super::sys;
+use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 use crate::tcp::FrameSink;
 
 /// Frames that the kernel takes from the transmission ring in one call, if it can be told
@@ -134,8 +136,10 @@ impl Socket {
             .map_err(|source| XdpError::of("allocating memory for frames", source))?;
         let whole = receive_area.whole();
         let mut last = None;
+        let until = Instant::now() + ADDRESS_HELD;
         for attached in candidates(program) {
-            match try_open(interface, config, whole, (frames, frame_bytes), *attached) {
+            let sizes = (frames, frame_bytes);
+            match open_patiently(interface, config, whole, sizes, *attached, until) {
                 Ok(bound) => {
                     let descriptor = Arc::new(bound.descriptor);
                     let is_busy_polled = config.busy_poll_us.is_some();
@@ -181,6 +185,28 @@ impl Socket {
                 io::Error::from_raw_os_error(libc::EOPNOTSUPP),
             )
         }))
+    }
+}
+
+/// Tries again while the queue is in use: the kernel lets go of the queue of a process that was
+/// killed a moment after its end.
+fn open_patiently(
+    interface: &Interface,
+    config: &SocketConfig,
+    area: (u64, u64),
+    sizes: (u32, u32),
+    attached: Attached,
+    until: Instant,
+) -> Result<Bound, XdpError> {
+    loop {
+        match try_open(interface, config, area, sizes, attached) {
+            Err(XdpError::QueueInUse { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until =>
+            {
+                std::thread::sleep(TRY_EVERY);
+            }
+            outcome => return outcome,
+        }
     }
 }
 
