@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         network: match arguments.get(4) {
             Some(interface) => Network::Xdp {
                 interface: interface.clone(),
-                queue: 0,
+                queue: None,
             },
             None => Network::Kernel,
         },

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use dataplane::Backend;
 use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::elastic::Elastic;
+use dataplane::groups::GROUPS;
 use dataplane::idle::IdlePolicy;
 use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use dataplane::uring::{self, Uring, UringConfig};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,6 +27,10 @@ use crate::store::VALUE_MAX_BYTES;
 
 /// A flow may queue two of the largest answers: one is always taken whole while the other is sent.
 const SEND_QUEUE_BYTES: usize = 2 * (VALUE_MAX_BYTES + 64 * 1024);
+/// Queues of an interface at most: shards are no more, and each queue has memory for frames.
+const QUEUES_MAX: u32 = 255;
+/// Frames of a queue each way at least: what comes in a millisecond of a million packets a second.
+const FRAMES_MIN: u32 = 1024;
 /// How often the elastic control plane looks at the shards.
 const ELASTIC_TICK: Duration = Duration::from_millis(100);
 
@@ -69,13 +74,13 @@ pub struct Options {
 pub enum Network {
     /// The kernel's, by io_uring.
     Kernel,
-    /// A queue of an interface, by AF_XDP, with a TCP of our own. The kernel sees none of the
-    /// queue's frames meanwhile.
+    /// An interface, by AF_XDP, with a TCP of our own. The kernel sees none of the frames of its
+    /// queues meanwhile.
     Xdp {
         /// The interface.
         interface: String,
-        /// The queue.
-        queue: u32,
+        /// One queue alone. `None`: all that there are.
+        queue: Option<u32>,
     },
 }
 
@@ -92,8 +97,16 @@ pub enum LaunchError {
     #[error("no address: give --listen, or start it by a systemd socket")]
     NoAddress,
     /// A queue of an interface has one shard.
-    #[error("--net xdp:{0} has one shard, on one CPU: name one CPU in --cores")]
-    ManyShards(String),
+    #[error(
+        "--net xdp:{interface}:{queue} is one queue, which one CPU serves: name one CPU in --cores, \
+         or write --net xdp:{interface} for all queues"
+    )]
+    ManyShards {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
 }
 
 impl From<dataplane::Error> for LaunchError {
@@ -113,7 +126,7 @@ impl LaunchError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
-            Self::Settings(_) | Self::NoAddress | Self::ManyShards(_) => false,
+            Self::Settings(_) | Self::NoAddress | Self::ManyShards { .. } => false,
         }
     }
 }
@@ -155,17 +168,25 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     match &options.network {
         Network::Kernel => {
             let (listeners, addresses) = sockets(options, notice)?;
-            let mut server = Server::new(options, settings, addresses, notice)?;
+            let mut server = Server::new(options, settings, addresses, GROUPS, notice)?;
             server.start_uring(listeners)?;
             server.run(notice)
         }
         Network::Xdp { interface, queue } => {
-            if options.cores.len() > 1 {
-                return Err(LaunchError::ManyShards(interface.clone()));
+            if let Some(queue) = *queue
+                && options.cores.len() > 1
+            {
+                let interface = interface.clone();
+                return Err(LaunchError::ManyShards { interface, queue });
             }
+            let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
+            let queues = match queue {
+                Some(_) => 1,
+                None => interface.queues.receive.min(QUEUES_MAX),
+            };
             let addresses = options.listen.clone();
-            let mut server = Server::new(options, settings, addresses, notice)?;
-            server.start_xdp(interface, *queue)?;
+            let mut server = Server::new(options, settings, addresses, queues as usize, notice)?;
+            server.start_xdp(&interface, queue.unwrap_or(0), queues)?;
             server.run(notice)
         }
     }
@@ -188,13 +209,14 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
         options: &'a Options,
         settings: Settings,
         addresses: Vec<SocketAddr>,
+        groups: usize,
         notice: &mut dyn FnMut(Notice),
     ) -> Result<Self, LaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
         let shards = u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX);
         // One shard owns all connections until the load needs another.
-        let plane = Arc::new(Plane::new(shards, 1)?);
+        let plane = Arc::new(Plane::with_groups(groups, shards, 1)?);
         let shared = Shared::new(
             options.memory_bytes,
             Arc::clone(&plane.stats),
@@ -264,7 +286,9 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                     self.plane.drain(options.drain);
                 }
             }
+            // What moves now has to arrive first.
             if ended_by.is_none()
+                && !self.plane.is_moving()
                 && let Some(active) = balance.step(&self.plane.stats)
             {
                 self.plane.resize(active);
@@ -325,31 +349,53 @@ impl Server<'_, Uring> {
 }
 
 impl Server<'_, XdpBackend> {
-    fn start_xdp(&mut self, interface: &str, queue: u32) -> Result<(), LaunchError> {
-        let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
+    /// Takes `queues` queues from `first` on.
+    fn start_xdp(
+        &mut self,
+        interface: &Interface,
+        first: u32,
+        queues: u32,
+    ) -> Result<(), LaunchError> {
+        let shards = u8::try_from(self.plane.mailboxes.len()).unwrap_or(u8::MAX);
+        interface
+            .check_queue(first)
+            .and_then(|()| interface.check_shards(shards))
+            .map_err(dataplane::Error::from)?;
+        let defaults = SocketConfig::default();
+        // Many queues for few shards have fewer frames each.
+        let frames = defaults.frames * u32::from(shards) / queues;
         let config = XdpConfig {
             socket: SocketConfig {
-                queue,
-                ..SocketConfig::default()
+                queue: first,
+                frames: frames.clamp(FRAMES_MIN, defaults.frames),
+                ..defaults
             },
             listen: self.options.listen.clone(),
             connections_max: self.options.connections_max,
             extra_addresses: Vec::new(),
         };
-        config.check(&interface).map_err(dataplane::Error::from)?;
-        let memory_max_bytes = self.options.send_memory_bytes;
-        let cache = self.cache(0);
-        self.shards.start(self.shard_config(0), move || {
-            let program = Arc::new(Program::attach(&interface, queue + 1, Mode::Auto)?);
-            let change = |stack: &mut dataplane::tcp::Config| {
-                stack.memory_max_bytes = memory_max_bytes;
-                stack.send_queue_max_bytes = u32::try_from(SEND_QUEUE_BYTES).unwrap_or(u32::MAX);
-            };
-            Ok((
-                XdpBackend::open(&interface, &config, program, &change)?,
-                cache,
-            ))
-        })?;
+        config.check(interface).map_err(dataplane::Error::from)?;
+        let memory_max_bytes = self.options.send_memory_bytes / usize::from(shards);
+        let change = |stack: &mut dataplane::tcp::Config| {
+            stack.memory_max_bytes = memory_max_bytes;
+            stack.send_queue_max_bytes = u32::try_from(SEND_QUEUE_BYTES).unwrap_or(u32::MAX);
+        };
+        let division = Division {
+            queues,
+            shards,
+            owner: &|group| self.plane.groups.owner(group),
+        };
+        let backends = Program::attach(interface, first + queues, Mode::Auto)
+            .and_then(|program| {
+                let program = Arc::new(program);
+                XdpBackend::open_all(interface, &config, &program, division, &change)
+            })
+            .map_err(dataplane::Error::from)?;
+        for (shard, backend) in (0..).zip(backends) {
+            let cache = self.cache(shard);
+            self.shards
+                .start(self.shard_config(shard), move || Ok((backend, cache)))?;
+        }
         Ok(())
     }
 }

@@ -353,7 +353,9 @@ impl Application for Cache {
         context: &mut Context<'_, C>,
     ) {
         state.flow = flow;
-        if state.has_finished && !state.is_blocked {
+        // It may have been on its way when the shard was told to drain.
+        let is_draining = self.shared.is_draining.load(Ordering::Relaxed);
+        if (state.has_finished && !state.is_blocked) || (is_draining && state.is_idle()) {
             context.calls.close(flow);
         }
         self.place(state);

@@ -76,15 +76,29 @@ pub trait Backend {
     /// identifier is no longer valid here afterwards.
     fn take_departed(&mut self) -> Option<(FlowId, u16, Self::Transfer)>;
 
-    /// Whether flows of a departing group are still here.
+    /// Next departing group whose flows have all left: what belongs to the group beside its flows.
+    /// `None` where nothing does.
+    fn take_departed_group(&mut self) -> Option<(u16, Self::Transfer)> {
+        None
+    }
+
+    /// Takes what [`take_departed_group`](Backend::take_departed_group) gave to another shard. All
+    /// flows of the group have arrived before.
+    fn arrive_group(&mut self, group: u16, transfer: Self::Transfer) {
+        drop((group, transfer));
+    }
+
+    /// Whether a departing group, or flows of it, are still here.
     fn is_departing(&self) -> bool;
 
     /// Takes a flow from another shard. `None` if the table of flows is full: the flow is closed.
     fn arrive(&mut self, group: u16, transfer: Self::Transfer) -> Option<FlowId>;
 
-    /// Next connection that was accepted here, but whose group another shard owns.
+    /// Next connection that was accepted here, or frame that came here, but whose group another
+    /// shard owns.
     fn take_foreign(&mut self) -> Option<(u16, Self::Transfer)>;
 
-    /// A connection that another shard accepted for this one: [`Event::Knock`] follows.
+    /// What another shard took for this one: a new connection, of which [`Event::Knock`] follows,
+    /// or a frame.
     fn knock(&mut self, group: u16, transfer: Self::Transfer);
 }

@@ -27,38 +27,37 @@ pub fn group_of(peer: Option<SocketAddr>, fallback: u32) -> u16 {
 /// plane.
 #[derive(Debug)]
 pub struct GroupTable {
-    owners: [AtomicU8; GROUPS],
+    owners: Box<[AtomicU8]>,
 }
 
 impl GroupTable {
-    /// All groups spread over `shards` shards.
-    pub fn spread(shards: u8) -> Self {
+    /// `groups` groups, one at least, spread over `shards` shards.
+    pub fn spread(groups: usize, shards: u8) -> Self {
         let shards = usize::from(shards.max(1));
+        let owner = |group| AtomicU8::new(u8::try_from(group % shards).unwrap_or(0));
         Self {
-            owners: std::array::from_fn(|group| {
-                AtomicU8::new(u8::try_from(group % shards).unwrap_or(0))
-            }),
+            owners: (0..groups.max(1)).map(owner).collect(),
         }
     }
 
     /// The shard that owns a group.
     pub fn owner(&self, group: u16) -> u8 {
-        self.owners[usize::from(group) % GROUPS].load(Ordering::Acquire)
+        self.owners[usize::from(group) % self.owners.len()].load(Ordering::Acquire)
     }
 
     /// Gives a group to a shard.
     pub fn give(&self, group: u16, shard: u8) {
-        self.owners[usize::from(group) % GROUPS].store(shard, Ordering::Release);
+        self.owners[usize::from(group) % self.owners.len()].store(shard, Ordering::Release);
     }
 
     /// The moves that spread the groups evenly over the first `shards` shards, and move as few
     /// groups as possible: pairs of a group and its new owner.
     pub fn moves_to(&self, shards: u8) -> Vec<(u16, u8)> {
         let shards = shards.max(1);
-        let share = GROUPS.div_ceil(usize::from(shards));
+        let share = self.owners.len().div_ceil(usize::from(shards));
         let mut counts = vec![0_usize; usize::from(shards)];
         let mut homeless = Vec::new();
-        for group in 0..u16::try_from(GROUPS).unwrap_or(0) {
+        for group in 0..u16::try_from(self.owners.len()).unwrap_or(u16::MAX) {
             match counts.get_mut(usize::from(self.owner(group))) {
                 Some(count) if *count < share => *count += 1,
                 _ => homeless.push(group),
@@ -82,7 +81,7 @@ mod tests {
 
     #[test]
     fn groups_spread_evenly_when_shards_come_and_go_and_few_move() {
-        let table = GroupTable::spread(1);
+        let table = GroupTable::spread(GROUPS, 1);
         for shards in [2_u8, 3, 4, 2, 1] {
             let moves = table.moves_to(shards);
             for &(group, shard) in &moves {
@@ -97,6 +96,14 @@ mod tests {
             assert!(moves.len() <= GROUPS / 2 + 1, "{}", moves.len());
             assert!(table.moves_to(shards).is_empty());
         }
+    }
+
+    #[test]
+    fn a_queue_for_each_shard_goes_to_that_shard_and_back() {
+        let table = GroupTable::spread(2, 1);
+        assert_eq!(table.moves_to(2), [(1, 1)]);
+        table.give(1, 1);
+        assert_eq!(table.moves_to(1), [(1, 0)]);
     }
 
     #[test]

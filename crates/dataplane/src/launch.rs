@@ -139,8 +139,8 @@ impl Drop for End {
     }
 }
 
-/// How long an address may still be held by a server that was killed: the kernel lets go of the
-/// sockets of an io_uring a moment after its process has ended.
+/// How long an address, or a queue of an interface, may still be held by a server that was killed:
+/// the kernel lets go of such sockets a moment after the process has ended.
 pub const ADDRESS_HELD: Duration = Duration::from_secs(2);
 /// An address that another process has, and that is tried again for [`ADDRESS_HELD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl std::fmt::Display for AddressInUse {
 }
 
 /// How often a held address is tried.
-const TRY_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// Binds again and again while the address is in use, for [`ADDRESS_HELD`]. `waits` hears of the
 /// address once.

@@ -13,8 +13,8 @@ use crate::batch::BatchPolicy;
 use crate::error::Error;
 use crate::idle::IdlePolicy;
 
-/// New connections that may wait for a shard in its mailbox; further ones are closed. As large as
-/// the usual `net.core.somaxconn`.
+/// New connections and frames that may wait for a shard in its mailbox. Further connections are
+/// closed, and further frames are lost. As large as the usual `net.core.somaxconn`.
 const KNOCKS_MAX: usize = 4096;
 
 /// What a shard can be told. `T` is the backend's transfer, `S` the application's state of a flow.
@@ -36,11 +36,18 @@ pub enum Command<T, S> {
         /// The application's state of it.
         state: S,
     },
-    /// A connection that another shard accepted, but whose group this one owns.
+    /// What belongs to a flow group beside its flows arrives, after the flows.
+    Group {
+        /// The group.
+        group: u16,
+        /// What belongs to it.
+        transfer: T,
+    },
+    /// A connection or a frame that another shard took, but whose group this one owns.
     Knock {
         /// Its group.
         group: u16,
-        /// Its connection.
+        /// Its connection, or the frame.
         transfer: T,
     },
     /// Another batch policy.
@@ -86,10 +93,18 @@ impl<T, S> Mailbox<T, S> {
         }
         commands.push_back(command);
         drop(commands);
-        self.is_filled.store(true, Ordering::Release);
+        self.wake();
+        None
+    }
+
+    /// Ends the shard's sleep.
+    pub(crate) fn wake(&self) {
+        if self.is_filled.swap(true, Ordering::AcqRel) {
+            // Whoever filled the mailbox wakes the shard, which empties it whole.
+            return;
+        }
         // The counter can only be full when the shard has a wake-up coming anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-        None
     }
 
     /// The next command. Costs one load when there is none.

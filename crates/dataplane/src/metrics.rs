@@ -53,7 +53,7 @@ impl Page {
 /// Adds the figures of all shards to a page of Prometheus' text format.
 pub fn shards(page: &mut String, shards: &[ShardStats]) {
     type Pick = fn(&ShardStats) -> u64;
-    let each: [(&str, &str, &str, Pick); 10] = [
+    let each: [(&str, &str, &str, Pick); 12] = [
         (
             "batch_bound",
             "gauge",
@@ -110,6 +110,18 @@ pub fn shards(page: &mut String, shards: &[ShardStats]) {
             "counter",
             "Connections that went to other shards.",
             |s| s.departed.load(Ordering::Relaxed),
+        ),
+        (
+            "handed_over_total",
+            "counter",
+            "New connections and frames that came here and were handed over to the shard they belong to.",
+            |s| s.handed_over.load(Ordering::Relaxed),
+        ),
+        (
+            "refused_total",
+            "counter",
+            "New connections and frames of other shards that found no room here and were lost.",
+            |s| s.refused.load(Ordering::Relaxed),
         ),
     ];
     for (name, kind, help, pick) in each {

@@ -1,14 +1,14 @@
 //! The loop of one shard: reclaim, deliver, commands, timers, receive, run to completion, send.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::api::{Application, Context, Event, Time};
 use crate::backend::{Backend, Polled};
 use crate::batch::{BatchController, BatchObservation, BatchPolicy};
 use crate::error::Error;
-use crate::groups::GroupTable;
+use crate::groups::{GROUPS, GroupTable};
 use crate::histogram::{Histogram, Snapshot, add};
 use crate::idle::{IdlePolicy, IdleSpin, TRIAL, TRIALS, Wakes};
 pub use crate::mailbox::{Command, Mailbox};
@@ -18,6 +18,9 @@ use crate::timers::Timers;
 const STEP_TURNS: u32 = 512;
 /// Longest sleep, so that a shard's figures of idle time are never older.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Turns for which commands wait at most while events are pending: under a load that never ends, a
+/// flow group could not leave otherwise.
+const DEFERRED_TURNS_MAX: u32 = 4;
 
 /// How a shard runs.
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +78,10 @@ pub struct ShardStats {
     pub arrived: AtomicU64,
     /// Flows that went to other shards.
     pub departed: AtomicU64,
+    /// New connections and frames that were handed over to the shard that owns their group.
+    pub handed_over: AtomicU64,
+    /// Those that this shard's mailbox had no room for.
+    pub refused: AtomicU64,
 }
 
 /// The mailbox of a shard with backend `B` and application `A`.
@@ -88,6 +95,10 @@ pub struct Plane<B: Backend, A: Application> {
     pub stats: Arc<Vec<ShardStats>>,
     /// Which shard owns each flow group.
     pub groups: GroupTable,
+    /// Groups and flows that are on their way from one shard to another.
+    moving: AtomicUsize,
+    /// Whether each shard drains and has no flow.
+    empty: Vec<AtomicBool>,
 }
 
 impl<B: Backend, A: Application> Plane<B, A> {
@@ -96,25 +107,68 @@ impl<B: Backend, A: Application> Plane<B, A> {
     /// # Errors
     /// The mailboxes cannot be made.
     pub fn new(shards: u8, active: u8) -> Result<Self, Error> {
+        Self::with_groups(GROUPS, shards, active)
+    }
+
+    /// As [`Plane::new`], with `groups` flow groups: a backend may have its own.
+    ///
+    /// # Errors
+    /// The mailboxes cannot be made.
+    pub fn with_groups(groups: usize, shards: u8, active: u8) -> Result<Self, Error> {
         Ok(Self {
             mailboxes: (0..shards)
                 .map(|_| Mailbox::new())
                 .collect::<Result<_, _>>()?,
             stats: Arc::new((0..shards).map(|_| ShardStats::default()).collect()),
-            groups: GroupTable::spread(active.min(shards)),
+            groups: GroupTable::spread(groups, active.min(shards)),
+            moving: AtomicUsize::new(0),
+            empty: (0..shards).map(|_| AtomicBool::new(false)).collect(),
         })
     }
 
     /// Moves flow groups so that the first `active` shards own all of them. Nothing is lost: flows
-    /// move when no event of theirs is pending.
-    pub fn resize(&self, active: u8) {
+    /// move when no event of theirs is pending. False if groups are still moving: then nothing is
+    /// done.
+    pub fn resize(&self, active: u8) -> bool {
+        if self.is_moving() {
+            return false;
+        }
         for (group, to) in self.groups.moves_to(active) {
             let from = usize::from(self.groups.owner(group));
             if let Some(mailbox) = self.mailboxes.get(from) {
+                self.moving.fetch_add(1, Ordering::AcqRel);
                 // The shard itself changes the table, in order with its own accepts.
                 let _ = mailbox.send(Command::Depart { group, to });
             }
         }
+        true
+    }
+
+    /// Whether groups or flows are on their way from one shard to another.
+    pub fn is_moving(&self) -> bool {
+        self.moving.load(Ordering::Acquire) > 0
+    }
+
+    fn depart(&self, to: u8, command: Command<B::Transfer, A::FlowState>) {
+        self.moving.fetch_add(1, Ordering::AcqRel);
+        let _ = self.mailboxes[usize::from(to)].send(command);
+    }
+
+    fn arrived(&self, count: usize) {
+        self.moving.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    /// A shard that drains says whether it has no flow. Gives whether all may end. They end
+    /// together: what one receives may be for another.
+    fn may_end(&self, shard: u8, is_empty: bool) -> bool {
+        self.empty[usize::from(shard)].store(is_empty, Ordering::Release);
+        let all = is_empty
+            && !self.is_moving()
+            && self.empty.iter().all(|empty| empty.load(Ordering::Acquire));
+        if all {
+            self.mailboxes.iter().for_each(Mailbox::wake);
+        }
+        all
     }
 
     /// Tells all shards to end when their flows are gone, or after `deadline`.
@@ -142,6 +196,8 @@ pub struct Shard<B: Backend, A: Application> {
     /// The shard slept since then.
     has_slept: bool,
     turns: u32,
+    /// Turns since commands were looked at.
+    deferred_turns: u32,
     step_base: StepBase,
 }
 
@@ -186,6 +242,7 @@ impl<B: Backend, A: Application> Shard<B, A> {
             idle_since: None,
             has_slept: false,
             turns: 0,
+            deferred_turns: 0,
             step_base: StepBase::default(),
         })
     }
@@ -214,7 +271,9 @@ impl<B: Backend, A: Application> Shard<B, A> {
             self.deliver(now);
             worked |= self.expire(now);
             // A command waits while events are pending, so that a flow that moves has none.
-            if polled.backlog == 0 {
+            self.deferred_turns += 1;
+            if polled.backlog == 0 || self.deferred_turns >= DEFERRED_TURNS_MAX {
+                self.deferred_turns = 0;
                 worked |= self.obey(&plane, now);
             }
             if worked {
@@ -233,7 +292,7 @@ impl<B: Backend, A: Application> Shard<B, A> {
             } else {
                 self.last_poll = now;
             }
-            if self.is_drained(self.last_poll) {
+            if self.is_drained(&plane, self.last_poll) {
                 self.backend.flush()?;
                 return Ok(self.application);
             }
@@ -315,6 +374,11 @@ impl<B: Backend, A: Application> Shard<B, A> {
                             application.attach(flow, state, context);
                         });
                     }
+                    plane.arrived(1);
+                }
+                Command::Group { group, transfer } => {
+                    self.backend.arrive_group(group, transfer);
+                    plane.arrived(1);
                 }
                 Command::Knock { group, transfer } => {
                     // The group may have moved on meanwhile: hand_over sends the flow after it.
@@ -341,30 +405,45 @@ impl<B: Backend, A: Application> Shard<B, A> {
     fn hand_over(&mut self, plane: &Plane<B, A>) {
         while let Some((group, transfer)) = self.backend.take_foreign() {
             let owner = usize::from(plane.groups.owner(group));
-            // A knock that finds the mailbox full is dropped, which closes the connection.
-            let _ = plane.mailboxes[owner].send(Command::Knock { group, transfer });
+            // A knock that finds the mailbox full is dropped: that closes a connection, or loses a
+            // frame.
+            add(&plane.stats[usize::from(self.config.id)].handed_over, 1);
+            let knock = Command::Knock { group, transfer };
+            if plane.mailboxes[owner].send(knock).is_some() {
+                plane.stats[owner].refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
         if self.departures.is_empty() {
             return;
         }
         while let Some((flow, group, transfer)) = self.backend.take_departed() {
             let state = self.application.detach(flow);
-            let to = self
-                .departures
-                .iter()
-                .rev()
-                .find(|(moving, _)| *moving == group);
-            let to = to.map_or_else(|| plane.groups.owner(group), |&(_, to)| to);
+            let to = self.taker(plane, group);
             add(&plane.stats[usize::from(self.config.id)].departed, 1);
-            let _ = plane.mailboxes[usize::from(to)].send(Command::Arrive {
-                group,
-                transfer,
-                state,
-            });
+            plane.depart(
+                to,
+                Command::Arrive {
+                    group,
+                    transfer,
+                    state,
+                },
+            );
+        }
+        while let Some((group, transfer)) = self.backend.take_departed_group() {
+            let to = self.taker(plane, group);
+            plane.depart(to, Command::Group { group, transfer });
         }
         if !self.backend.is_departing() {
+            plane.arrived(self.departures.len());
             self.departures.clear();
         }
+    }
+
+    /// The shard that takes a departing group.
+    fn taker(&self, plane: &Plane<B, A>, group: u16) -> u8 {
+        let mut departures = self.departures.iter().rev();
+        let departure = departures.find(|(moving, _)| *moving == group);
+        departure.map_or_else(|| plane.groups.owner(group), |&(_, to)| to)
     }
 
     fn account(&mut self, stats: &ShardStats, polled: Polled, began: Time) {
@@ -453,14 +532,14 @@ impl<B: Backend, A: Application> Shard<B, A> {
         Ok(true)
     }
 
-    fn is_drained(&mut self, now: Time) -> bool {
+    fn is_drained(&mut self, plane: &Plane<B, A>, now: Time) -> bool {
         let Some(until) = self.drain_until else {
             return false;
         };
         if now >= until {
             self.backend.abort_all();
         }
-        now >= until || self.backend.flows() == 0
+        plane.may_end(self.config.id, self.backend.flows() == 0) || now >= until
     }
 }
 
@@ -480,3 +559,7 @@ pub fn bind(cpu: usize) -> Result<(), Error> {
         source: error.into(),
     })
 }
+
+#[cfg(test)]
+#[path = "shard_tests.rs"]
+mod tests;

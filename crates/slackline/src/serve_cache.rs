@@ -18,8 +18,8 @@ const MEMORY_MIN_BYTES: u64 = 16 << 20;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with its own TCP. The server
-    /// takes the queue (default 0) from the kernel while it runs: give it an interface or a queue
-    /// that nothing else uses. --listen needs an address of that interface then.
+    /// takes the queue, or all queues, from the kernel while it runs: give it an interface or a
+    /// queue that nothing else uses. --listen needs an address of that interface then.
     #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]
     net: Network,
     /// Address and port; repeatable. There is no password: listen on a trusted network only. A
@@ -119,14 +119,14 @@ fn parse_network(text: &str) -> Result<Network, String> {
     let rest = text.strip_prefix("xdp:").ok_or_else(wrong)?;
     let (interface, queue) = match rest.split_once(':') {
         Some((interface, queue)) => match queue.parse() {
-            Ok(queue) if queue < 1024 => (interface, queue),
+            Ok(queue) if queue < 1024 => (interface, Some(queue)),
             _ => {
                 return Err(format!(
                     "{queue:?} is no queue: a number from 0 to 1023 is needed"
                 ));
             }
         },
-        None => (rest, 0),
+        None => (rest, None),
     };
     if interface.is_empty() {
         return Err(wrong());
@@ -246,8 +246,8 @@ mod tests {
             queue,
         };
         assert_eq!(parse_network("kernel"), Ok(Network::Kernel));
-        assert_eq!(parse_network("xdp:eth1"), Ok(xdp("eth1", 0)));
-        assert_eq!(parse_network("xdp:eth1:3"), Ok(xdp("eth1", 3)));
+        assert_eq!(parse_network("xdp:eth1"), Ok(xdp("eth1", None)));
+        assert_eq!(parse_network("xdp:eth1:3"), Ok(xdp("eth1", Some(3))));
         for wrong in [
             "",
             "xdp",

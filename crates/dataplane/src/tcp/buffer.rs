@@ -91,6 +91,11 @@ impl Pool {
         true
     }
 
+    /// Counts memory that comes from another pool, beyond the bound if need be.
+    pub(crate) const fn take_over(&mut self, bytes: usize) {
+        self.used_bytes += bytes;
+    }
+
     /// Ends a reservation.
     pub(crate) fn release(&mut self, bytes: usize) {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
@@ -111,9 +116,14 @@ impl ByteQueue {
         self.length
     }
 
+    /// Bytes of memory that the queue holds.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
+    }
+
     /// How many bytes [`ByteQueue::push`] would take now.
     pub(crate) fn space(&self, pool: &Pool, length_max: u32) -> u32 {
-        let capacity = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        let capacity = self.buffer_bytes();
         let most = super::wire::length32(capacity.max(pool.largest_bytes()));
         length_max.min(most).saturating_sub(self.length)
     }
@@ -127,7 +137,7 @@ impl ByteQueue {
             return 0;
         }
         let wanted = index(self.length) + count;
-        let capacity = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        let capacity = self.buffer_bytes();
         if wanted > capacity && !self.grow(pool, wanted) {
             count = capacity - index(self.length);
         }

@@ -38,9 +38,12 @@ impl Stack {
         if ends.local.is_v4() != ends.remote.is_v4() || !self.context.is_own(&ends.local) {
             return Err(ConnectError::NoAddress);
         }
+        if !self.arrive_by_own_group() {
+            return Err(ConnectError::NoQueue);
+        }
         if ends.local_port == 0 {
             ends.local_port = self.free_port(ends)?;
-        } else if self.find(&ends).is_some() {
+        } else if self.find(&ends).is_some() || self.is_elsewhere(&ends) {
             return Err(ConnectError::PortInUse);
         }
         let slot = self.create(&ends, None).ok_or(ConnectError::Full)?;
@@ -90,7 +93,7 @@ impl Stack {
                 .next_port
                 .checked_add(1)
                 .unwrap_or(super::stack::EPHEMERAL_FIRST);
-            if self.find(&ends).is_none() {
+            if self.find(&ends).is_none() && !self.is_elsewhere(&ends) {
                 return Ok(ends.local_port);
             }
         }

@@ -144,4 +144,6 @@ pub struct Counters {
     pub opened: u64,
     /// ICMP messages that concern a connection.
     pub icmp_errors: u64,
+    /// Frames that came by a queue of this stack, but are another one's.
+    pub frames_handed_over: u64,
 }

@@ -143,7 +143,10 @@ pub(crate) struct Context {
     pub(crate) embryos: usize,
     pub(crate) timestamp_offset: u32,
     /// Connections in TIME-WAIT, the oldest first: their places are reused when the table is full.
+    /// Places that were given up earlier stay listed for a while.
     pub(crate) waiting: VecDeque<(u32, u32)>,
+    /// Connections in TIME-WAIT.
+    pub(crate) time_waits: usize,
     /// Connections that were refused memory and have nothing in flight that would wake them.
     pub(crate) starved: Vec<u32>,
 }
@@ -162,6 +165,8 @@ pub(crate) struct Connection {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) neighbour: NeighbourId,
+    /// The flow group: the queue by which the connection came.
+    pub(crate) group: u16,
     pub(crate) state: State,
     pub(crate) send_scale: u8,
     pub(crate) receive_scale: u8,
@@ -228,6 +233,7 @@ impl Connection {
             slot,
             generation,
             neighbour,
+            group: 0,
             state: State::Free,
             send_scale: 0,
             receive_scale: 0,
@@ -389,6 +395,12 @@ impl Connection {
         } else {
             self.receive_edge
         }
+    }
+
+    /// Memory of the pool that the connection has.
+    pub(crate) fn data_bytes(&self) -> usize {
+        let pieces = self.reassembly.as_ref();
+        self.queue.buffer_bytes() + pieces.map_or(0, |pieces| pieces.cost_bytes())
     }
 
     /// Gives back all memory beyond the fixed part.

@@ -131,15 +131,16 @@ fn send_arp<S: FrameSink>(
     context.counters.frames_sent += 1;
 }
 
-/// Takes an ARP packet. Returns the connections that waited for its sender.
+/// Takes an ARP packet. Returns the connections that waited for its sender, and whether the packet
+/// tells other stacks of this interface something: an answer, or an address that has moved.
 pub(crate) fn take_arp<S: FrameSink>(
     context: &mut Context,
     sink: &mut S,
     bytes: &[u8],
-) -> Vec<u32> {
+) -> (Vec<u32>, bool) {
     let Some(packet) = arp::Packet::parse(bytes) else {
         context.counters.frames_ignored += 1;
-        return Vec::new();
+        return (Vec::new(), false);
     };
     let is_conflict = context.is_own(&packet.sender);
     let waiting = if is_conflict || !packet.sender.is_host() {
@@ -159,7 +160,9 @@ pub(crate) fn take_arp<S: FrameSink>(
         };
         send_arp(context, sink, packet.sender_mac, &reply);
     }
-    waiting
+    let is_answer = packet.operation == Operation::Reply && context.is_own(&packet.target);
+    let is_news = !is_conflict && (is_answer || packet.sender == packet.target);
+    (waiting, is_news)
 }
 
 /// Answers a neighbour solicitation (RFC 4861 §7.2.4).

@@ -555,6 +555,7 @@ impl Connection {
         self.arm_idle(context, context.config.time_wait_ms);
         self.tell_dead(context, DeadReason::Closed);
         context.waiting.push_back((self.slot, self.generation));
+        context.time_waits += 1;
     }
 
     /// The payload and the FIN.

@@ -13,6 +13,7 @@
 //! | `timeouts` | timers go off | RFC 6298, 9293 |
 //! | `recovery`, `congestion`, `rtt` | what is lost, how much may be in flight | RFC 6675, 6582, 5681, 6298 |
 //! | `control`, `neighbours` | ARP, NDP, ICMP, path MTU | RFC 826, 4861, 1191, 8201, 5927 |
+//! | `directory`, `moves` | several stacks on one interface | – |
 //! | `secrets` | sequence numbers and cookies | RFC 6528, 4987 |
 //!
 //! Left out on purpose: IP fragments (dropped), urgent data (taken as ordinary data), ECN.
@@ -23,7 +24,9 @@ mod config;
 mod congestion;
 mod connection;
 mod control;
+mod directory;
 mod input;
+mod moves;
 mod neighbours;
 mod output;
 mod reassembly;
@@ -39,6 +42,8 @@ mod timers;
 pub mod wire;
 
 pub use config::{ChecksumPolicy, Config, Counters, KeepAlive};
+pub use directory::{Directory, GROUPS_MAX};
+pub use moves::Moved;
 pub use output::FrameSink;
 pub use secrets::Ends;
 pub use stack::{ConnectError, Stack};

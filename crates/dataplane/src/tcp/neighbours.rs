@@ -103,6 +103,17 @@ impl Neighbours {
         Some(self.entries.get(index(id))?.ip)
     }
 
+    /// Whether a connection uses this neighbour.
+    #[cfg(test)]
+    pub(crate) fn knows(&self, ip: &Ip) -> bool {
+        self.by_ip.contains_key(ip)
+    }
+
+    /// The neighbour's hardware address, if it is known.
+    pub(crate) fn mac(&self, id: NeighbourId) -> Option<Mac> {
+        self.entries.get(index(id))?.mac
+    }
+
     /// Where a packet to the neighbour goes.
     pub(crate) fn route(&mut self, id: NeighbourId, now_ms: u32) -> Route {
         let Some(entry) = self.entries.get_mut(index(id)) else {

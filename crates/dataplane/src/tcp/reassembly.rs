@@ -52,6 +52,11 @@ impl Reassembly {
             .sum()
     }
 
+    /// Bytes of memory that are reserved.
+    pub(crate) fn cost_bytes(&self) -> usize {
+        self.pieces.iter().map(Piece::cost_bytes).sum()
+    }
+
     /// Notes the FIN's sequence number.
     pub(crate) fn note_fin(&mut self, sequence: u32) {
         self.fin = Some(sequence);

@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use super::config::{ChecksumPolicy, Config, Counters};
 use super::connection::{Connection, Context, Flags, State};
 use super::control::{self, RateLimit};
+use super::directory::Share;
 use super::input::{After, Arrival, low32};
 use super::output::{FrameSink, Turn, emit_segment, own_mss};
 use super::secrets::{Ends, Secrets, cookie_timestamp, options_of_timestamp};
@@ -32,6 +33,9 @@ pub enum ConnectError {
     /// No address of this stack has the peer's family.
     #[error("no local address for that family")]
     NoAddress,
+    /// No queue of the interface leads to this stack.
+    #[error("no queue of the interface leads to this shard")]
+    NoQueue,
     /// The table of connections, or of neighbours, is full.
     #[error("the table of connections is full")]
     Full,
@@ -52,14 +56,16 @@ struct Listener {
 pub struct Stack {
     pub(super) context: Context,
     pub(super) connections: Vec<Connection>,
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     table: HashTable<u32>,
     pub(super) secrets: Secrets,
+    /// What this stack shares with others on the same interface.
+    pub(super) share: Option<Box<Share>>,
     listeners: Vec<Listener>,
     is_listening: bool,
     expired: Vec<u32>,
     replies: RateLimit,
-    cookies_until_ms: Option<u32>,
+    pub(super) cookies_until_ms: Option<u32>,
     pub(super) next_port: u16,
     /// The address from which the next connection is opened.
     pub(super) next_source: usize,
@@ -77,6 +83,7 @@ impl Stack {
             free: Vec::new(),
             table: HashTable::with_capacity(connections_max),
             secrets,
+            share: None,
             listeners: Vec::new(),
             is_listening: true,
             expired: Vec::new(),
@@ -94,6 +101,7 @@ impl Stack {
                 embryos: 0,
                 timestamp_offset: offset,
                 waiting: VecDeque::new(),
+                time_waits: 0,
                 starved: Vec::new(),
                 now_us,
                 now_ms,
@@ -129,8 +137,7 @@ impl Stack {
 
     /// Connections that are not in TIME-WAIT.
     pub fn open_connections(&self) -> usize {
-        self.connections()
-            .saturating_sub(self.context.waiting.len())
+        self.connections().saturating_sub(self.context.time_waits)
     }
 
     /// Memory that is in use, in bytes: table, timers and data.
@@ -224,8 +231,11 @@ impl Stack {
             ethernet::IPV4 => ip::parse_v4(bytes),
             ethernet::IPV6 => ip::parse_v6(bytes),
             ethernet::ARP => {
-                let waiting = control::take_arp(&mut self.context, sink, bytes);
+                let (waiting, is_news) = control::take_arp(&mut self.context, sink, bytes);
                 self.wake(&waiting);
+                if is_news {
+                    self.hand_to_all(frame);
+                }
                 return;
             }
             _ => None,
@@ -241,15 +251,16 @@ impl Stack {
         match packet.protocol {
             ip::TCP if is_own && !header.destination.is_group() => {
                 let start = ethernet::HEADER_BYTES + packet.payload_start;
-                self.receive_segment((frame_index, start), &header, &packet, payload, sink);
+                let place = (frame_index, start);
+                self.receive_segment(place, frame, &header, &packet, payload, sink);
             }
             ip::ICMP if packet.destination.is_v4() && is_own => {
                 let message = icmp::parse_v4(payload);
-                self.receive_icmp(&header, &packet, message, sink);
+                self.receive_icmp(frame, &header, &packet, message, sink);
             }
             ip::ICMPV6 if !packet.destination.is_v4() => {
                 let message = icmp::parse_v6(&packet, payload);
-                self.receive_icmp(&header, &packet, message, sink);
+                self.receive_icmp(frame, &header, &packet, message, sink);
             }
             ip::UDP if is_own && packet.source.is_host() && !header.destination.is_group() => {
                 if self.replies.allows(self.context.now_ms) {
@@ -279,6 +290,7 @@ impl Stack {
 
     fn receive_icmp<S: FrameSink>(
         &mut self,
+        frame: &[u8],
         header: &ethernet::Header,
         packet: &ip::Packet,
         message: Option<Message<'_>>,
@@ -324,12 +336,17 @@ impl Stack {
             }) if !context.is_own(&target) => {
                 let waiting = context.neighbours.learn(target, mac, context.now_ms);
                 self.wake(&waiting);
+                self.hand_to_all(frame);
             }
             Some(Message::Unreachable { why, quoted }) => {
-                if let Some((ends, sequence)) = control::quoted_ends(quoted)
-                    && let Some(slot) = self.find(&ends)
-                    && self.connections[index(slot)].take_icmp(&mut self.context, why, sequence)
-                {
+                let Some((ends, sequence)) = control::quoted_ends(quoted) else {
+                    return;
+                };
+                let Some(slot) = self.find(&ends) else {
+                    self.hand_on(&ends, frame);
+                    return;
+                };
+                if self.connections[index(slot)].take_icmp(&mut self.context, why, sequence) {
                     self.remove(slot);
                 }
             }
@@ -347,6 +364,7 @@ impl Stack {
     fn receive_segment<S: FrameSink>(
         &mut self,
         place: (u32, usize),
+        frame: &[u8],
         header: &ethernet::Header,
         packet: &ip::Packet,
         bytes: &[u8],
@@ -373,7 +391,7 @@ impl Stack {
         };
         let (frame_index, tcp_start) = place;
         let Some(slot) = self.find(&ends) else {
-            if packet.source.is_host() {
+            if packet.source.is_host() && !self.hand_on(&ends, frame) {
                 self.receive_new(&ends, header.source, &segment, bytes, place, sink);
             }
             return;
@@ -536,14 +554,15 @@ impl Stack {
             empty,
         );
         context.counters.cookies_sent += 1;
-        self.cookies_until_ms = Some(context.now_ms.wrapping_add(COOKIES_VALID_MS));
+        let until_ms = context.now_ms.wrapping_add(COOKIES_VALID_MS);
+        self.accept_cookies_until(Some(until_ms));
     }
 
     /// Opens a connection if the segment answers a cookie.
     fn open_by_cookie(&mut self, ends: &Ends, mac: Mac, segment: &Segment) -> Option<u32> {
-        let until_ms = self.cookies_until_ms?;
+        let until_ms = self.cookies_until_ms()?;
         if super::sequence::before(until_ms, self.context.now_ms) {
-            self.cookies_until_ms = None;
+            self.accept_cookies_until(None);
             return None;
         }
         let sequence = segment.acknowledgement.wrapping_sub(1);
@@ -632,9 +651,13 @@ impl Stack {
                 return None;
             }
         }
+        let group = self.claim(ends)?;
         let context = &mut self.context;
         let next_hop = context.next_hop(&ends.remote);
-        let neighbour = context.neighbours.acquire(next_hop, context.now_ms)?;
+        let Some(neighbour) = context.neighbours.acquire(next_hop, context.now_ms) else {
+            self.unclaim(ends);
+            return None;
+        };
         if let Some(mac) = mac {
             context.neighbours.suggest(neighbour, mac, context.now_ms);
         }
@@ -648,13 +671,33 @@ impl Stack {
                 .push(Connection::new(*ends, slot, 0, neighbour));
             slot
         };
-        self.connections[index(slot)].mss = own_mss(context, &ends.remote);
-        let hash = self.secrets.table_hash(ends);
-        let (connections, secrets) = (&self.connections, &self.secrets);
-        self.table.insert_unique(hash, slot, |slot| {
-            secrets.table_hash(&connections[index(*slot)].ends)
-        });
+        let connection = &mut self.connections[index(slot)];
+        connection.mss = own_mss(context, &ends.remote);
+        connection.group = group;
+        self.insert(slot);
         Some(slot)
+    }
+
+    /// Puts a connection into the table.
+    pub(super) fn insert(&mut self, slot: u32) {
+        let (connections, secrets) = (&self.connections, &self.secrets);
+        let hash_of = |slot: &u32| secrets.table_hash(&connections[index(*slot)].ends);
+        self.table.insert_unique(hash_of(&slot), slot, hash_of);
+    }
+
+    /// Takes a connection's place out of the table, and makes it free for another one.
+    pub(super) fn unlist(&mut self, slot: u32) {
+        let connection = &self.connections[index(slot)];
+        if connection.state == State::TimeWait {
+            self.context.time_waits = self.context.time_waits.saturating_sub(1);
+        }
+        let hash = self.secrets.table_hash(&connection.ends);
+        // The place may still be on the list of those with output: `flush` takes it off, and
+        // meanwhile it is not reused as listed.
+        if let Ok(entry) = self.table.find_entry(hash, |found| *found == slot) {
+            entry.remove();
+        }
+        self.free.push(slot);
     }
 
     /// A full table gives up the connection that has been in TIME-WAIT for longest.
@@ -669,20 +712,15 @@ impl Stack {
     }
 
     pub(super) fn remove(&mut self, slot: u32) {
-        let connection = &mut self.connections[index(slot)];
-        if connection.state == State::Free {
+        if self.connections[index(slot)].state == State::Free {
             return;
         }
-        let hash = self.secrets.table_hash(&connection.ends);
+        self.unlist(slot);
+        self.unclaim(&self.connections[index(slot)].ends);
+        let connection = &mut self.connections[index(slot)];
         connection.release(&mut self.context);
         self.context.neighbours.release(connection.neighbour);
         connection.state = State::Free;
-        // The place may still be on the list: `flush` takes it off, and meanwhile it is not reused
-        // as listed.
-        if let Ok(entry) = self.table.find_entry(hash, |found| *found == slot) {
-            entry.remove();
-        }
-        self.free.push(slot);
     }
 
     /// Sends whatever connections may send now. Connections that a full sink leaves out go on with

@@ -65,9 +65,37 @@ pub enum XdpError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The interface has no such queue.
+    #[error("{interface} has no queue {queue}: its receive queues are 0 to {last}")]
+    NoQueue {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// The last queue that there is.
+        last: u32,
+    },
+    /// There are fewer queues than shards.
+    #[error(
+        "{shards} CPUs need {shards} queues each way, but {interface} has {receive} to receive and \
+         {send} to send: name fewer CPUs, or make more queues with `{command}`"
+    )]
+    TooFewQueues {
+        /// The interface.
+        interface: String,
+        /// One for each CPU.
+        shards: u8,
+        /// Queues to receive.
+        receive: u32,
+        /// Queues to send.
+        send: u32,
+        /// What makes more.
+        command: String,
+    },
     /// The queue is another socket's.
     #[error(
-        "queue {queue} of {interface} is in use by another AF_XDP socket, or does not exist ({source})"
+        "queue {queue} of {interface} is in use by another AF_XDP socket, or its driver has no \
+         such queue for AF_XDP ({source})"
     )]
     QueueInUse {
         /// The interface.

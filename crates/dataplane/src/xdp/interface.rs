@@ -27,6 +27,19 @@ pub struct Interface {
     pub addresses: Vec<(Ip, u8)>,
     /// Its routers.
     pub gateways: Vec<Ip>,
+    /// Its queues.
+    pub queues: Queues,
+}
+
+/// How many queues an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Queues to receive.
+    pub receive: u32,
+    /// Queues to send.
+    pub send: u32,
+    /// Whether a queue to receive and one to send are made together.
+    pub is_combined: bool,
 }
 
 impl Interface {
@@ -62,6 +75,19 @@ impl Interface {
             });
         }
         let driver = request.driver(socket.as_fd()).unwrap_or_default();
+        let queues = match request.channels(socket.as_fd()) {
+            Ok([receive, send, combined]) => Queues {
+                receive: receive + combined,
+                send: send + combined,
+                is_combined: combined > 0,
+            },
+            // The driver cannot change the number.
+            Err(_) => Queues {
+                receive: queues_in_sysfs(name, "rx-"),
+                send: queues_in_sysfs(name, "tx-"),
+                is_combined: true,
+            },
+        };
         let addresses = interface_addresses(name)
             .map_err(missing)?
             .into_iter()
@@ -75,6 +101,48 @@ impl Interface {
             driver,
             addresses,
             gateways: gateways(name),
+            queues,
+        })
+    }
+
+    /// Checks that every shard can have a queue of its own each way.
+    ///
+    /// # Errors
+    /// There are fewer queues than shards.
+    pub fn check_shards(&self, shards: u8) -> Result<(), XdpError> {
+        let Queues {
+            receive,
+            send,
+            is_combined,
+        } = self.queues;
+        if receive.min(send) >= u32::from(shards) {
+            return Ok(());
+        }
+        let kinds = match is_combined {
+            true => format!("combined {shards}"),
+            false => format!("rx {shards} tx {shards}"),
+        };
+        Err(XdpError::TooFewQueues {
+            interface: self.name.clone(),
+            shards,
+            receive,
+            send,
+            command: format!("ethtool -L {} {kinds}", self.name),
+        })
+    }
+
+    /// Checks that there is a queue to receive with this number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn check_queue(&self, queue: u32) -> Result<(), XdpError> {
+        if queue < self.queues.receive {
+            return Ok(());
+        }
+        Err(XdpError::NoQueue {
+            interface: self.name.clone(),
+            queue,
+            last: self.queues.receive.saturating_sub(1),
         })
     }
 
@@ -96,6 +164,14 @@ fn prefix_bits(mask: &IpAddr) -> u8 {
         IpAddr::V6(mask) => u128::from(*mask).count_ones(),
     };
     u8::try_from(bits).unwrap_or(0)
+}
+
+/// The queues of one kind that sysfs shows: one at least.
+fn queues_in_sysfs(name: &str, kind: &str) -> u32 {
+    let entries = std::fs::read_dir(format!("/sys/class/net/{name}/queues"));
+    let names = entries.into_iter().flatten().flatten();
+    let count = names.filter(|entry| entry.file_name().to_string_lossy().starts_with(kind));
+    u32::try_from(count.count()).unwrap_or(u32::MAX).max(1)
 }
 
 /// Default routers of an interface. Without them, peers must be on the same link.
@@ -144,6 +220,34 @@ mod tests {
         let table = format!("{zero} 00 {zero} 00 {hop} 00000400 1 0 3 eth0\n");
         assert_eq!(default_v6(&table, "eth0"), Some("fe80::1".parse().unwrap()));
         assert_eq!(default_v6(&table, "eth1"), None);
+    }
+
+    #[test]
+    fn too_few_queues_are_named_with_what_makes_more() {
+        let mut interface = Interface {
+            name: "eth9".into(),
+            index: 9,
+            mac: Mac([2, 0, 0, 0, 0, 9]),
+            mtu_bytes: 1500,
+            driver: "veth".into(),
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            queues: Queues {
+                receive: 2,
+                send: 1,
+                is_combined: false,
+            },
+        };
+        assert!(interface.check_shards(1).is_ok());
+        let text = interface.check_shards(2).unwrap_err().to_string();
+        assert!(text.contains("`ethtool -L eth9 rx 2 tx 2`"), "{text}");
+        assert!(text.contains("2 to receive and 1 to send"), "{text}");
+        interface.queues.is_combined = true;
+        let text = interface.check_shards(3).unwrap_err().to_string();
+        assert!(text.contains("`ethtool -L eth9 combined 3`"), "{text}");
+        assert!(interface.check_queue(1).is_ok());
+        let text = interface.check_queue(2).unwrap_err().to_string();
+        assert_eq!(text, "eth9 has no queue 2: its receive queues are 0 to 1");
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! kernel sees none of the queue's frames while the process lives. The program that leads frames
 //! to the socket hangs on a kernel link, which ends with the process, however it ends.
 //!
-//! One shard has one queue. Flows stay with their queue: the device chooses it, so that flow groups
-//! do not move between shards of this backend.
+//! The device spreads connections over the queues that the backend's shards have taken. A queue is
+//! a flow group here: it moves between shards with its connections. A frame that comes to a shard
+//! without its connection is handed over.
 
 mod error;
 mod interface;
 mod program;
+mod queues;
 mod ring;
 mod socket;
 mod sys;
@@ -22,16 +24,18 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub use error::XdpError;
-pub use interface::Interface;
+pub use interface::{Interface, Queues as QueueCounts};
 pub use program::Program;
+pub use queues::{Queue, XdpTransfer};
 pub use socket::{Attached, Mode, SocketConfig};
 
 use crate::api::{Calls, Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};
 use crate::error::Error;
 use crate::tcp::wire::Ip;
-use crate::tcp::{self, ChecksumPolicy, Config, Counters, Data, Stack};
-use socket::{Frame, Socket};
+use crate::tcp::{self, ChecksumPolicy, Config, Counters, Data, Directory, GROUPS_MAX, Stack};
+use queues::Queues;
+use socket::{Frame, Receiver, Sender, Socket};
 
 /// Marks a packet that was put together from several frames.
 const GATHERED: u32 = 1 << 31;
@@ -77,11 +81,26 @@ impl XdpConfig {
     }
 }
 
-/// One shard's network: a socket of AF_XDP and a TCP stack.
+/// How the queues of an interface are divided among shards. Queue `first + group` is a flow group.
+#[derive(Clone, Copy)]
+pub struct Division<'a> {
+    /// Queues to take, from [`SocketConfig::queue`] on: one for each shard at least.
+    pub queues: u32,
+    /// Shards.
+    pub shards: u8,
+    /// Which shard has a group at first.
+    pub owner: &'a dyn Fn(u16) -> u8,
+}
+
+/// One shard's network: the queues that it has, and a TCP stack.
 #[derive(Debug)]
 pub struct XdpBackend {
     calls: XdpCalls,
-    socket: Socket,
+    queues: Queues,
+    sender: Sender,
+    attached: Attached,
+    /// Keeps the program attached.
+    _program: Arc<Program>,
     batch: Vec<Frame>,
     gathered: Vec<Vec<u8>>,
     events: Vec<tcp::Event>,
@@ -108,23 +127,92 @@ impl XdpBackend {
         program: Arc<Program>,
         change: &dyn Fn(&mut Config),
     ) -> Result<XdpBackend, XdpError> {
-        let stack = make_stack(interface, config, change)?;
-        let socket = Socket::open(interface, &config.socket, program)?;
-        Ok(XdpBackend {
+        let secret = secret()?;
+        let stack = make_stack(interface, config, secret, change)?;
+        let Socket {
+            receiver,
+            sender,
+            attached,
+        } = Socket::open(interface, &config.socket, &program)?;
+        receiver.lead(&program)?;
+        let mut backend = XdpBackend::new(stack, sender, attached, program);
+        backend.add(0, receiver);
+        Ok(backend)
+    }
+
+    /// Opens several queues of the interface for several shards, whose stacks have the same secrets
+    /// and settings. The program must be attached for all of these queues.
+    ///
+    /// # Errors
+    /// As [`XdpBackend::open`], or there are fewer queues than shards. Nothing is changed then.
+    pub fn open_all(
+        interface: &Interface,
+        config: &XdpConfig,
+        program: &Arc<Program>,
+        division: Division<'_>,
+        change: &dyn Fn(&mut Config),
+    ) -> Result<Vec<XdpBackend>, XdpError> {
+        interface.check_shards(division.shards)?;
+        let secret = secret()?;
+        let groups = (division.queues as usize).min(GROUPS_MAX);
+        let shards = usize::from(division.shards);
+        let directory = Arc::new(Directory::new(config.connections_max * shards));
+        let mut backends = Vec::with_capacity(shards);
+        let mut receivers = Vec::with_capacity(groups);
+        // Every queue is ours before a frame of any is led away from the kernel.
+        for (group, queue) in (0..groups).zip(config.socket.queue..) {
+            let settings = SocketConfig {
+                queue,
+                ..config.socket
+            };
+            let socket = Socket::open(interface, &settings, program)?;
+            receivers.push(socket.receiver);
+            if group < shards {
+                let mut stack = make_stack(interface, config, secret, change)?;
+                if groups > 1 {
+                    stack.share(Arc::clone(&directory), groups);
+                }
+                let (sender, attached) = (socket.sender, socket.attached);
+                backends.push(XdpBackend::new(
+                    stack,
+                    sender,
+                    attached,
+                    Arc::clone(program),
+                ));
+            }
+        }
+        for (group, receiver) in (0..).zip(receivers) {
+            receiver.lead(program)?;
+            if let Some(backend) = backends.get_mut(usize::from((division.owner)(group))) {
+                backend.add(group, receiver);
+            }
+        }
+        Ok(backends)
+    }
+
+    fn new(stack: Stack, sender: Sender, attached: Attached, program: Arc<Program>) -> XdpBackend {
+        XdpBackend {
             calls: XdpCalls { stack },
-            socket,
+            queues: Queues::default(),
+            sender,
+            attached,
+            _program: program,
             batch: Vec::with_capacity(256),
             gathered: Vec::new(),
             events: Vec::new(),
             wake: None,
             turns: 0,
             published: Arc::default(),
-        })
+        }
+    }
+
+    fn add(&mut self, group: u16, receiver: Receiver) {
+        self.queues.add(group, receiver, &mut self.calls.stack);
     }
 
     /// The mode that the socket has got.
     pub fn attached(&self) -> Attached {
-        self.socket.attached()
+        self.attached
     }
 
     /// The stack's counters, as other threads may read them. They are brought up to date now and
@@ -157,13 +245,10 @@ impl XdpBackend {
             return 0;
         };
         let index = u32::try_from(at).unwrap_or(0);
+        let stack = &mut self.calls.stack;
+        stack.arrive_by(self.queues.group(first), false);
         if !first.is_continued {
-            let Socket {
-                receiver, sender, ..
-            } = &mut self.socket;
-            self.calls
-                .stack
-                .receive(index, receiver.bytes(first), sender);
+            stack.receive(index, self.queues.bytes(first), &mut self.sender);
             return 1;
         }
         let mut bytes = Vec::with_capacity(GATHERED_MAX_BYTES);
@@ -171,30 +256,46 @@ impl XdpBackend {
         for frame in self.batch.iter().skip(at) {
             count += 1;
             if bytes.len() < GATHERED_MAX_BYTES {
-                bytes.extend_from_slice(self.socket.receiver.bytes(frame));
+                bytes.extend_from_slice(self.queues.bytes(frame));
             }
             if !frame.is_continued {
                 break;
             }
         }
-        let index = GATHERED | u32::try_from(self.gathered.len()).unwrap_or(0);
-        self.calls
-            .stack
-            .receive(index, &bytes, &mut self.socket.sender);
-        self.gathered.push(bytes);
+        self.receive_gathered(bytes);
         count
+    }
+
+    /// Takes a packet that has memory of its own.
+    fn receive_gathered(&mut self, bytes: Vec<u8>) {
+        let index = GATHERED | u32::try_from(self.gathered.len()).unwrap_or(0);
+        let stack = &mut self.calls.stack;
+        stack.receive(index, &bytes, &mut self.sender);
+        self.gathered.push(bytes);
+    }
+
+    /// Takes frames that other shards have handed over, at most so many. Returns their number.
+    fn take_handed_over(&mut self, most: u32) -> u32 {
+        for count in 0..most {
+            let Some((group, frame)) = self.queues.take_kept() else {
+                return count;
+            };
+            self.calls.stack.arrive_by(group, true);
+            self.receive_gathered(frame.into_vec());
+        }
+        most
     }
 }
 
 fn make_stack(
     interface: &Interface,
     config: &XdpConfig,
+    secret: (u64, u64),
     change: &dyn Fn(&mut Config),
 ) -> Result<Stack, XdpError> {
     let mut addresses = interface.addresses.clone();
     addresses.extend_from_slice(&config.extra_addresses);
     config.check(interface)?;
-    let secret = secret().map_err(|source| XdpError::of("reading random numbers", source))?;
     let mut settings = Config::new(interface.mac, interface.mtu_bytes, addresses, secret);
     settings.gateways.clone_from(&interface.gateways);
     settings.connections_max = config.connections_max;
@@ -210,33 +311,32 @@ fn make_stack(
     Ok(stack)
 }
 
-fn secret() -> std::io::Result<(u64, u64)> {
+fn secret() -> Result<(u64, u64), XdpError> {
     let mut bytes = [0u8; 16];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
+        .map_err(|source| XdpError::of("reading random numbers", source))?;
     let (words, _) = bytes.as_chunks::<8>();
     Ok((u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])))
 }
 
 impl Backend for XdpBackend {
     type Calls = XdpCalls;
-    type Transfer = ();
+    type Transfer = XdpTransfer;
 
     fn poll(&mut self, bound: usize) -> Result<Polled, Error> {
         self.calls.stack.expire(Time::now().0 / 1000);
-        self.socket.sender.reclaim();
+        self.sender.reclaim();
         let bound = u32::try_from(bound).unwrap_or(u32::MAX);
-        let mut waiting = self.socket.receiver.receive(bound, &mut self.batch);
-        // A packet's last frame belongs to its first.
-        while self.batch.last().is_some_and(|frame| frame.is_continued) && waiting > 0 {
-            waiting = self.socket.receiver.receive(1, &mut self.batch);
-        }
+        let left = bound - self.take_handed_over(bound);
+        let waiting = self.queues.receive(left, &mut self.batch) + self.queues.kept();
         let mut at = 0;
         while at < self.batch.len() {
             at += self.take_packet(at);
         }
         Ok(Polled {
             events: self.calls.stack.events(),
-            backlog: waiting as usize,
+            backlog: waiting,
         })
     }
 
@@ -247,7 +347,7 @@ impl Backend for XdpBackend {
             self.hand_over(&event, handler);
         }
         self.events = events;
-        self.socket.receiver.give_back(&self.batch);
+        self.queues.give_back(&self.batch);
         self.batch.clear();
         self.gathered.clear();
     }
@@ -262,9 +362,9 @@ impl Backend for XdpBackend {
             self.publish();
         }
         if self.calls.stack.has_output() {
-            self.calls.stack.flush(&mut self.socket.sender);
+            self.calls.stack.flush(&mut self.sender);
         }
-        self.socket.sender.flush().map_err(|source| Error::Os {
+        self.sender.flush().map_err(|source| Error::Os {
             call: "sendto on the AF_XDP socket",
             source,
         })
@@ -273,7 +373,8 @@ impl Backend for XdpBackend {
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let is_busy = self.calls.stack.has_output()
             || self.calls.stack.events() > 0
-            || self.socket.sender.has_unsent();
+            || self.queues.kept() > 0
+            || self.sender.has_unsent();
         if is_busy {
             return Ok(());
         }
@@ -288,8 +389,10 @@ impl Backend for XdpBackend {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        let socket = self.socket.descriptor();
-        let mut watched = vec![PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let sockets = self.queues.receivers().map(Receiver::descriptor);
+        let mut watched: Vec<PollFd<'_>> = sockets
+            .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN))
+            .collect();
         if let Some(wake) = &self.wake {
             watched.push(PollFd::new(wake, PollFlags::IN));
         }
@@ -323,25 +426,47 @@ impl Backend for XdpBackend {
         self.calls.stack.abort_all();
     }
 
-    fn begin_departure(&mut self, _group: u16) {}
+    fn begin_departure(&mut self, group: u16) {
+        self.queues.begin_departure(group, &mut self.calls.stack);
+    }
 
-    fn take_departed(&mut self) -> Option<(FlowId, u16, ())> {
-        None
+    fn take_departed(&mut self) -> Option<(FlowId, u16, XdpTransfer)> {
+        let (flow, group, moved) = self.queues.take_departed(&mut self.calls.stack)?;
+        Some((flow, group, XdpTransfer::Flow(Box::new(moved))))
+    }
+
+    fn take_departed_group(&mut self) -> Option<(u16, XdpTransfer)> {
+        let (group, queue) = self.queues.take_departed_queue()?;
+        Some((group, XdpTransfer::Queue(queue)))
+    }
+
+    fn arrive_group(&mut self, group: u16, transfer: XdpTransfer) {
+        if let XdpTransfer::Queue(queue) = transfer {
+            self.queues.arrive(group, *queue, &mut self.calls.stack);
+        }
     }
 
     fn is_departing(&self) -> bool {
-        false
+        self.queues.is_departing()
     }
 
-    fn arrive(&mut self, _group: u16, (): ()) -> Option<FlowId> {
-        None
+    fn arrive(&mut self, _group: u16, transfer: XdpTransfer) -> Option<FlowId> {
+        match transfer {
+            XdpTransfer::Flow(moved) => self.calls.stack.arrive(*moved),
+            XdpTransfer::Queue(_) | XdpTransfer::Frame(_) => None,
+        }
     }
 
-    fn take_foreign(&mut self) -> Option<(u16, ())> {
-        None
+    fn take_foreign(&mut self) -> Option<(u16, XdpTransfer)> {
+        let (group, frame) = self.calls.stack.take_foreign()?;
+        Some((group, XdpTransfer::Frame(frame)))
     }
 
-    fn knock(&mut self, _group: u16, (): ()) {}
+    fn knock(&mut self, group: u16, transfer: XdpTransfer) {
+        if let XdpTransfer::Frame(frame) = transfer {
+            self.queues.keep(group, frame);
+        }
+    }
 }
 
 impl XdpBackend {
@@ -377,7 +502,7 @@ impl XdpBackend {
                         } else {
                             self.batch
                                 .get(*frame_index as usize)
-                                .map_or(&[][..], |frame| self.socket.receiver.bytes(frame))
+                                .map_or(&[][..], |frame| self.queues.bytes(frame))
                         };
                         packet.get(*start..start + length).unwrap_or(&[])
                     }
@@ -454,6 +579,11 @@ mod tests {
             driver: "veth".into(),
             addresses: vec![(Ip::v4([10, 7, 0, 2]), 24)],
             gateways: Vec::new(),
+            queues: QueueCounts {
+                receive: 1,
+                send: 1,
+                is_combined: false,
+            },
         };
         let config = XdpConfig {
             socket: SocketConfig::default(),
@@ -461,7 +591,7 @@ mod tests {
             connections_max: 10,
             extra_addresses: Vec::new(),
         };
-        let error = make_stack(&interface, &config, &|_| {}).unwrap_err();
+        let error = make_stack(&interface, &config, (1, 2), &|_| {}).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("10.8.0.1") && text.contains("10.7.0.2"),

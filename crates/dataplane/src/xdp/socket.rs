@@ -1,14 +1,16 @@
-//! A socket of AF_XDP on one queue: frames in, frames out.
+//! A socket of AF_XDP on one queue: frames in, frames out. Its halves may be used by two shards.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::error::XdpError;
 use super::interface::Interface;
 use super::program::Program;
 use super::ring::{Area, Ring};
 use super::sys;
+use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 use crate::tcp::FrameSink;
 
 /// Frames that the kernel takes from the transmission ring in one call, if it can be told
@@ -21,7 +23,7 @@ const KICKS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The best that works: zero-copy, then the driver's copy mode, then the generic one. On veth
-    /// the generic mode is faster than the driver's, and is taken first.
+    /// with one queue the generic mode is faster than the driver's, and is taken first.
     Auto,
     /// The generic mode (SKB), which every driver has.
     Generic,
@@ -68,17 +70,16 @@ pub(super) struct Frame {
     pub(super) length: u32,
     /// Whether the packet goes on in the next frame.
     pub(super) is_continued: bool,
+    /// Which of the shard's receivers the frame came by.
+    pub(super) receiver: usize,
 }
 
-/// A bound socket, and the program that leads frames to it.
+/// A bound socket.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) receiver: Receiver,
     pub(super) sender: Sender,
-    attached: Attached,
-    descriptor: Arc<OwnedFd>,
-    /// Keeps the program attached.
-    _program: Arc<Program>,
+    pub(super) attached: Attached,
 }
 
 /// The receiving half of a socket.
@@ -89,6 +90,7 @@ pub(super) struct Receiver {
     ring: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
     is_busy_polled: bool,
+    queue: u32,
     descriptor: Arc<OwnedFd>,
 }
 
@@ -116,11 +118,11 @@ struct Bound {
 }
 
 impl Socket {
-    /// Opens a socket, binds it to the queue, and has the queue's frames led to it.
+    /// Opens a socket and binds it to the queue. No frame comes before [`Receiver::lead`].
     pub(super) fn open(
         interface: &Interface,
         config: &SocketConfig,
-        program: Arc<Program>,
+        program: &Program,
     ) -> Result<Socket, XdpError> {
         let frames = config.frames.next_power_of_two().clamp(64, 1 << 16);
         // The kernel keeps 256 bytes of headroom in each frame (XDP_PACKET_HEADROOM).
@@ -134,10 +136,11 @@ impl Socket {
             .map_err(|source| XdpError::of("allocating memory for frames", source))?;
         let whole = receive_area.whole();
         let mut last = None;
-        for attached in candidates(&program) {
-            match try_open(interface, config, whole, (frames, frame_bytes), *attached) {
+        let until = Instant::now() + ADDRESS_HELD;
+        for attached in candidates(program) {
+            let sizes = (frames, frame_bytes);
+            match open_patiently(interface, config, whole, sizes, *attached, until) {
                 Ok(bound) => {
-                    program.lead(config.queue, &bound.descriptor)?;
                     let descriptor = Arc::new(bound.descriptor);
                     let is_busy_polled = config.busy_poll_us.is_some();
                     let (receive, fill) = (bound.rings.receive, bound.rings.fill);
@@ -149,6 +152,7 @@ impl Socket {
                         ring: receive,
                         fill,
                         is_busy_polled,
+                        queue: config.queue,
                         descriptor: Arc::clone(&descriptor),
                     };
                     receiver.provide((0..frames).map(address));
@@ -161,14 +165,12 @@ impl Socket {
                         in_transit: 0,
                         current: None,
                         has_unsent: false,
-                        descriptor: Arc::clone(&descriptor),
+                        descriptor,
                     };
                     return Ok(Socket {
                         receiver,
                         sender,
                         attached: *attached,
-                        descriptor,
-                        _program: program,
                     });
                 }
                 Err(error @ XdpError::NoPrivilege { .. }) => {
@@ -184,14 +186,27 @@ impl Socket {
             )
         }))
     }
+}
 
-    /// The mode that the socket has got.
-    pub(super) fn attached(&self) -> Attached {
-        self.attached
-    }
-
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+/// Tries again while the queue is in use: the kernel lets go of the queue of a process that was
+/// killed a moment after its end.
+fn open_patiently(
+    interface: &Interface,
+    config: &SocketConfig,
+    area: (u64, u64),
+    sizes: (u32, u32),
+    attached: Attached,
+    until: Instant,
+) -> Result<Bound, XdpError> {
+    loop {
+        match try_open(interface, config, area, sizes, attached) {
+            Err(XdpError::QueueInUse { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until =>
+            {
+                std::thread::sleep(TRY_EVERY);
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -239,8 +254,23 @@ fn try_open(
 }
 
 impl Receiver {
-    /// Takes up to `most` frames. Returns the number that still waits.
-    pub(super) fn receive(&mut self, most: u32, into: &mut Vec<Frame>) -> u32 {
+    /// Has the queue's frames led to the socket.
+    pub(super) fn lead(&self, program: &Program) -> Result<(), XdpError> {
+        program.lead(self.queue, &self.descriptor)
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Frames that wait.
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.ring.available(u32::MAX)
+    }
+
+    /// Takes up to `most` frames, and marks them with the receiver's `number`. Returns how many
+    /// still wait.
+    pub(super) fn receive(&mut self, most: u32, number: usize, into: &mut Vec<Frame>) -> u32 {
         let mut count = self.ring.available(most);
         if count == 0 && (self.is_busy_polled || self.fill.needs_wakeup()) {
             sys::poll_device(&self.descriptor);
@@ -252,13 +282,14 @@ impl Receiver {
                 address: entry.addr,
                 length: entry.len,
                 is_continued: entry.options & libc::XDP_PKT_CONTD != 0,
+                receiver: number,
             });
         }
         if count == 0 {
             return 0;
         }
         self.ring.release();
-        self.ring.available(u32::MAX)
+        self.waiting()
     }
 
     /// A received frame's bytes.
@@ -268,12 +299,11 @@ impl Receiver {
             .unwrap_or(&[])
     }
 
-    /// Gives received frames back to the kernel.
-    pub(super) fn give_back(&mut self, frames: &[Frame]) {
-        if !frames.is_empty() {
-            let base = !u64::from(self.frame_bytes - 1);
-            self.provide(frames.iter().map(|frame| frame.address & base));
-        }
+    /// Gives received frames back to the kernel: those marked with the receiver's `number`.
+    pub(super) fn give_back(&mut self, frames: &[Frame], number: usize) {
+        let base = !u64::from(self.frame_bytes - 1);
+        let own = frames.iter().filter(|frame| frame.receiver == number);
+        self.provide(own.map(|frame| frame.address & base));
     }
 
     /// The fill ring has a place for every frame there is.

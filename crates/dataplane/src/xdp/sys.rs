@@ -300,16 +300,34 @@ impl InterfaceRequest {
     pub(super) fn driver(&mut self, socket: BorrowedFd<'_>) -> Result<String> {
         const ETHTOOL_GDRVINFO: u32 = 3;
         // struct ethtool_drvinfo: a command, then 32 bytes of name, 196 bytes in all.
+        let info = self.ethtool(socket, ETHTOOL_GDRVINFO)?;
+        let name = info[4..36].split(|byte| *byte == 0).next().unwrap_or(&[]);
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// Asks the driver for the numbers of its queues (`ETHTOOL_GCHANNELS`): those to receive, those
+    /// to send, and those for both.
+    pub(super) fn channels(&mut self, socket: BorrowedFd<'_>) -> Result<[u32; 3]> {
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        // struct ethtool_channels: a command, the most of each kind, then how many of each kind:
+        // receiving, sending, others, combined.
+        let info = self.ethtool(socket, ETHTOOL_GCHANNELS)?;
+        let (words, _) = info.as_chunks::<4>();
+        let word = |at: usize| u32::from_ne_bytes(words[at]);
+        Ok([word(5), word(6), word(8)])
+    }
+
+    /// A question to the driver whose answer has no more than 256 bytes.
+    fn ethtool(&mut self, socket: BorrowedFd<'_>, command: u32) -> Result<[u8; 256]> {
         let mut info = [0u8; 256];
-        info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+        info[..4].copy_from_slice(&command.to_ne_bytes());
         let address = info.as_mut_ptr().expose_provenance() as u64;
         self.data[..8].copy_from_slice(&address.to_ne_bytes());
         let place = std::ptr::from_mut(self);
         // SAFETY: `place` is a valid `ifreq` whose data points to `info`, which is alive and larger
         // than what the kernel writes.
         checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, place) })?;
-        let name = info[4..36].split(|byte| *byte == 0).next().unwrap_or(&[]);
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(info)
     }
 }
 

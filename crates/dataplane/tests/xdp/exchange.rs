@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dataplane::shard::Plane;
 use dataplane::tcp::Counters;
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
 
 use super::PORT;
@@ -18,7 +18,7 @@ use super::namespaces::Wire;
 const PERIOD: usize = 65_521;
 
 /// Two periods of a stream's pattern.
-fn pattern(key: u64) -> Vec<u8> {
+pub(super) fn pattern(key: u64) -> Vec<u8> {
     (0..PERIOD * 2)
         .map(|at| {
             let place = (at % PERIOD) as u64 * 0x9e37_79b9;
@@ -30,7 +30,7 @@ fn pattern(key: u64) -> Vec<u8> {
 
 /// A stream starts with its length and key, in 16 bytes. The same comes back, then the pattern.
 #[derive(Default)]
-struct Stream {
+pub(super) struct Stream {
     head: Vec<u8>,
     total: usize,
     received: usize,
@@ -87,7 +87,7 @@ fn check(pattern: &[u8], start: usize, mut data: &[u8]) {
 }
 
 #[derive(Default)]
-struct Exchange {
+pub(super) struct Exchange {
     streams: Vec<Stream>,
 }
 
@@ -102,7 +102,7 @@ impl Exchange {
 }
 
 impl Application for Exchange {
-    type FlowState = ();
+    type FlowState = Stream;
 
     fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
         let calls = &mut *context.calls;
@@ -132,65 +132,98 @@ impl Application for Exchange {
         }
     }
 
-    fn detach(&mut self, _flow: FlowId) {}
+    fn detach(&mut self, flow: FlowId) -> Stream {
+        std::mem::take(self.stream(flow))
+    }
 
-    fn attach<C: Calls>(&mut self, _flow: FlowId, (): (), _context: &mut Context<'_, C>) {}
+    fn attach<C: Calls>(&mut self, flow: FlowId, state: Stream, _context: &mut Context<'_, C>) {
+        *self.stream(flow) = state;
+    }
 }
 
 /// How a server is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerOptions {
     pub(super) mode: Mode,
+    /// Shards, of which the first has all queues at the start.
+    pub(super) shards: u8,
 }
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { mode: Mode::Auto }
+        ServerOptions {
+            mode: Mode::Auto,
+            shards: 1,
+        }
     }
 }
 
-/// A server on a thread of the server's namespace.
+/// A server on threads of its own.
 pub(super) struct Server {
-    plane: Arc<Plane<XdpBackend, Exchange>>,
-    thread: JoinHandle<()>,
-    counters: Arc<Mutex<Counters>>,
+    pub(super) plane: Arc<Plane<XdpBackend, Exchange>>,
+    threads: Vec<JoinHandle<()>>,
+    counters: Vec<Arc<Mutex<Counters>>>,
 }
 
 impl Server {
     pub(super) fn start(wire: &Wire, options: ServerOptions) -> Server {
-        let plane = Arc::new(Plane::new(1, 1).unwrap());
-        let shared = Arc::clone(&plane);
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let thread = wire.server.spawn(move || {
+        let ServerOptions { mode, shards } = options;
+        let backends = wire.server.run(move || {
             let interface = Interface::find("eth0").unwrap();
-            let config = XdpConfig {
-                socket: SocketConfig::default(),
-                listen: vec![
-                    format!("10.77.0.2:{PORT}").parse().unwrap(),
-                    format!("[fd77::2]:{PORT}").parse().unwrap(),
-                ],
-                connections_max: 1000,
-                extra_addresses: Vec::new(),
+            let queues = interface.queues.receive;
+            let program = Arc::new(Program::attach(&interface, queues, mode).unwrap());
+            let division = Division {
+                queues,
+                shards,
+                owner: &|_| 0,
             };
-            let program = Arc::new(Program::attach(&interface, 1, options.mode).unwrap());
-            let backend = XdpBackend::open(&interface, &config, program, &|_| {}).unwrap();
-            ready.send(backend.counters()).unwrap();
-            let shard = Shard::new(ShardConfig::default(), backend, Exchange::default(), shared);
-            shard.unwrap().run().unwrap();
+            XdpBackend::open_all(&interface, &config(0), &program, division, &|_| {}).unwrap()
         });
-        let counters = is_ready.recv().unwrap();
+        let queues = wire.queues;
+        let plane = Arc::new(Plane::with_groups(queues, shards, 1).unwrap());
+        let counters = backends.iter().map(XdpBackend::counters).collect();
+        let threads = (0..).zip(backends).map(|(id, backend)| {
+            let plane = Arc::clone(&plane);
+            std::thread::spawn(move || {
+                let config = ShardConfig {
+                    id,
+                    ..ShardConfig::default()
+                };
+                let shard = Shard::new(config, backend, Exchange::default(), plane);
+                shard.unwrap().run().unwrap();
+            })
+        });
         Server {
+            threads: threads.collect(),
             plane,
-            thread,
             counters,
         }
     }
 
-    /// Drains the server, and gives the stack's counters.
-    pub(super) fn stop(self) -> Counters {
+    /// Drains the server, and gives the counters of each stack.
+    pub(super) fn stop(self) -> Vec<Counters> {
         self.plane.drain(Duration::from_secs(5));
-        self.thread.join().unwrap();
-        *self.counters.lock().unwrap()
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        let counters = self.counters.iter();
+        counters.map(|counters| *counters.lock().unwrap()).collect()
+    }
+}
+
+/// The server's settings, with its first queue.
+pub(super) fn config(queue: u32) -> XdpConfig {
+    XdpConfig {
+        socket: SocketConfig {
+            queue,
+            ..SocketConfig::default()
+        },
+        listen: vec![
+            format!("10.77.0.2:{PORT}").parse().unwrap(),
+            format!("[fd77::2]:{PORT}").parse().unwrap(),
+        ],
+        connections_max: 1000,
+        extra_addresses: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@
 mod exchange;
 mod forwarder;
 mod namespaces;
+mod queues;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +24,12 @@ const PORT: u16 = 11_211;
 
 /// A pair of namespaces, or `None` with the reason said.
 fn wire(name: &str) -> Option<Wire> {
-    match Wire::new(name) {
+    wire_with_queues(name, 1)
+}
+
+/// The same, where each end has several queues.
+fn wire_with_queues(name: &str, queues: usize) -> Option<Wire> {
+    match Wire::new(name, queues) {
         Ok(wire) => Some(wire),
         Err(reason) => {
             eprintln!("SKIP: {reason}");
@@ -74,7 +80,7 @@ fn linux_exchanges_data_over_a_bad_wire() {
     let stream = connect(&wire, SERVER);
     exchange(&stream, 1_000_000, 1);
     drop(stream);
-    let counters = server.stop();
+    let counters = server.stop()[0];
     let counts = forwarder.stop();
     assert!(counts.lost > 0 && counts.corrupted > 0, "{counts:?}");
     assert!(counters.checksums_wrong > 0, "{counters:?}");
@@ -118,7 +124,14 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
         let mut child = wire
             .server
             .spawn_example(&["echo", "eth0", &format!("{SERVER}:{PORT}")]);
+        let end = Instant::now() + Duration::from_secs(20);
         let mut stream = loop {
+            let ended = child.try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "round {round}: the server ended: {ended:?}"
+            );
+            assert!(Instant::now() < end, "round {round}: no server");
             // The kernel of the namespace has the address, too, and refuses until the server has
             // the interface.
             match wire.client.run(|| TcpStream::connect((SERVER, PORT))) {

@@ -56,7 +56,6 @@ impl Namespace {
         let program = example_path();
         self.prepare(program.to_str().unwrap(), arguments)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap()
     }
@@ -92,6 +91,8 @@ pub(super) struct Wire {
     pub(super) server: Namespace,
     /// Where the ends of a forwarder live.
     pub(super) middle: Namespace,
+    /// Queues of each end, each way.
+    pub(super) queues: usize,
 }
 
 fn ip(arguments: &str) -> Result<(), String> {
@@ -109,8 +110,8 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Wire {
-    /// Makes namespaces and a veth pair. Fails without privilege.
-    pub(super) fn new(name: &str) -> Result<Wire, String> {
+    /// Makes namespaces and a veth pair with so many queues. Fails without privilege.
+    pub(super) fn new(name: &str, queues: usize) -> Result<Wire, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("network namespaces need root".into());
         }
@@ -121,14 +122,16 @@ impl Wire {
             client: namespace("c"),
             server: namespace("s"),
             middle: namespace("m"),
+            queues,
         };
         for namespace in [&wire.client, &wire.server, &wire.middle] {
             ip(&format!("netns add {}", namespace.name))?;
             ip(&format!("-n {} link set lo up", namespace.name))?;
         }
         let (client, server) = (&wire.client.name, &wire.server.name);
+        let count = format!("numrxqueues {queues} numtxqueues {queues}");
         ip(&format!(
-            "link add eth0 netns {client} type veth peer name eth0 netns {server}"
+            "link add eth0 netns {client} {count} type veth peer name eth0 netns {server} {count}"
         ))?;
         wire.address()?;
         Ok(wire)

@@ -131,18 +131,26 @@ struct Wire {
 const XDP_SERVER: &str = "10.79.0.2:11211";
 
 impl Wire {
-    #[expect(clippy::print_stdout, reason = "a skipped test says why")]
     fn new(tag: &str) -> Option<Self> {
+        Self::with_queues(tag, 1)
+    }
+
+    /// Each end has so many queues each way.
+    #[expect(clippy::print_stdout, reason = "a skipped test says why")]
+    fn with_queues(tag: &str, queues: u32) -> Option<Self> {
         let id = std::process::id();
         let wire = Self {
             server: format!("slcache-{tag}-{id}-s"),
             client: format!("slcache-{tag}-{id}-c"),
         };
         let (server, client) = (&wire.server, &wire.client);
+        let count = format!("numrxqueues {queues} numtxqueues {queues}");
         for step in [
             format!("netns add {server}"),
             format!("netns add {client}"),
-            format!("-n {server} link add eth0 type veth peer name eth0 netns {client}"),
+            format!(
+                "-n {server} link add eth0 {count} type veth peer name eth0 netns {client} {count}"
+            ),
             format!("-n {server} addr add 10.79.0.2/24 dev eth0"),
             format!("-n {client} addr add 10.79.0.1/24 dev eth0"),
             format!("-n {server} link set eth0 up"),
@@ -224,6 +232,44 @@ fn it_serves_on_an_interface_of_its_own() {
 }
 
 #[test]
+fn several_cores_serve_several_queues_until_they_are_killed() {
+    let Some(wire) = Wire::with_queues("queues", 2) else {
+        return;
+    };
+    let before = wire.link();
+    for round in 0..2 {
+        let mut child = wire
+            .serve(&[
+                "--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0,1",
+            ])
+            .spawn()
+            .unwrap();
+        let mut messages = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        messages.read_line(&mut line).unwrap();
+        assert!(line.contains("on 10.79.0.2:11211"), "{line}");
+        // Each connection takes a queue by its port.
+        for key in 0..8 {
+            let answer = wire.ask(&format!(
+                r"printf 'set {key} 0 0 1\r\n{key}\r\nget {key}\r\nquit\r\n'"
+            ));
+            assert_eq!(
+                answer,
+                format!("STORED\r\nVALUE {key} 0 1\r\n{key}\r\nEND\r\n")
+            );
+        }
+        if round == 0 {
+            signal(&child, "-TERM");
+            assert_eq!(child.wait().unwrap().code(), Some(0));
+        } else {
+            signal(&child, "-KILL");
+            child.wait().unwrap();
+        }
+        assert_eq!(wire.link(), before);
+    }
+}
+
+#[test]
 fn what_an_interface_cannot_be_used_for_is_named() {
     let Some(wire) = Wire::new("bad") else { return };
     for (arguments, message) in [
@@ -234,6 +280,17 @@ fn what_an_interface_cannot_be_used_for_is_named() {
         (
             &[
                 "--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0-1",
+            ],
+            "`ethtool -L eth0 rx 2 tx 2`",
+        ),
+        (
+            &[
+                "--net",
+                "xdp:eth0:0",
+                "--listen",
+                XDP_SERVER,
+                "--cores",
+                "0-1",
             ],
             "one CPU",
         ),

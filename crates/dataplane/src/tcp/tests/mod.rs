@@ -14,6 +14,7 @@ mod rules_handshake;
 mod rules_loss;
 mod rules_network;
 mod rules_security;
+mod shares;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
