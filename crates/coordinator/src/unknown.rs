@@ -34,8 +34,8 @@ impl Coordinator {
         Ok(unknown.first().map(|it| {
             let experiment = it.served.as_ref().map_or(0, |by| by.experiment);
             format!(
-                "promotion {0} is in force on this host: {1}. Experiment {experiment} ({2}) promoted it, and the database {3} does not \
-                 have that experiment as promoted: the database was removed or replaced. Roll back with `slackline promotions undo {0}`, \
+                "promotion {0} is in force on this host: {1}. Experiment {experiment} ({2}) promoted it, but the database {3} has no \
+                 record of that promotion. The database was probably removed or replaced. Roll back with `slackline promotions undo {0}`, \
                  or stop the server and put the database back",
                 it.number,
                 it.changed().join("; "),

@@ -183,7 +183,7 @@ fn no_name(name: &str) -> String {
         ),
         None if name.chars().count() > NAME_CHARS_MAX => "it is too long".to_owned(),
         None if name.is_empty() => "it is empty".to_owned(),
-        None => "it begins or ends with a character that may only stand inside".to_owned(),
+        None => "it begins or ends with a character that is allowed only between others".to_owned(),
     };
     format!(
         "{name:?} is no name for a token: {why}. A name has 1 to {NAME_CHARS_MAX} characters: the letters a to z and A to Z, digits, \
@@ -294,7 +294,7 @@ mod tests {
                 "the character 'ë' (U+00EB) is not allowed, because letters",
             ),
             ("a\u{202e}b", "'\\u{202e}' (U+202E)"),
-            (" ci", "may only stand inside"),
+            (" ci", "is allowed only between others"),
             ("", "it is empty"),
             (&"x".repeat(65), "it is too long"),
         ] {

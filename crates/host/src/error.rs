@@ -314,7 +314,7 @@ fn held(path: &std::path::Path, pid: u32, command: &str, started: &str) -> Strin
     }
     if pid == std::process::id() {
         return format!(
-            "this process (pid {pid}) holds {path} since {started}, for what it does now; try again in a few seconds"
+            "this server (pid {pid}) has held {path} since {started}, for another command; try again in a few seconds"
         );
     }
     // A server lets go of the host when it measures nothing.

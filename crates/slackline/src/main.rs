@@ -231,7 +231,9 @@ fn warn_of_left_over(state_dir: &Path) {
 fn left_over(left: &[String], holder: Option<&str>, state_dir: &Path) -> String {
     let what_to_do = match holder {
         Some(holder) => {
-            format!("The run is at work and restores them itself, so do not restore them: {holder}")
+            format!(
+                "That run is still measuring and restores them when it ends, so do nothing: {holder}"
+            )
         }
         None => format!(
             "The run was killed: run `{} restore` first",
@@ -239,8 +241,8 @@ fn left_over(left: &[String], holder: Option<&str>, state_dir: &Path) -> String 
         ),
     };
     format!(
-        "warning: values of another run are in force: {}. {what_to_do}. Defaults that are read from the live system are not the \
-         host's own now.",
+        "warning: values of another run are in force: {}. {what_to_do}. So the defaults that Slackline reads now are values of \
+         that run, not of the host.",
         left.join(", ")
     )
 }

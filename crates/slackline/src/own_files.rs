@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 
 /// The files that the server, and commands with its state directory, make in that directory.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "apply.json",
+    "audit.1.jsonl",
     "audit.jsonl",
     "control.json",
     "journal.jsonl",
@@ -29,7 +30,10 @@ const OWN: [&str; 14] = [
 /// The bits of a mode that let others than the owner do anything.
 const OTHERS: u32 = 0o077;
 
-/// Refuses to start with a file that another user owns. Takes from others what a file lets them do,
+/// Root may do everything anyway.
+const ROOT: u32 = 0;
+
+/// Refuses to start with a file that another user owns. Removes the rights of others from files,
 /// and says so, a sentence each.
 pub(crate) fn check(state_dir: &Path, database: Option<&Path>) -> anyhow::Result<Vec<String>> {
     let own = OWN.iter().map(|name| state_dir.join(name));
@@ -61,7 +65,7 @@ fn check_file(file: &Path, user: u32) -> anyhow::Result<Option<String>> {
     };
     let owner = metadata.uid();
     ensure!(
-        owner == user,
+        owner == user || owner == ROOT,
         "{0} is owned by user {owner}, and this server runs as user {user}: whoever owns the file decides what the server does. Run \
          the server as its owner, or run `chown {user} {0}` if you trust what is in the file",
         file.display()
@@ -73,13 +77,13 @@ fn check_file(file: &Path, user: u32) -> anyhow::Result<Option<String>> {
     let private = mode & !OTHERS;
     std::fs::set_permissions(file, Permissions::from_mode(private)).with_context(|| {
         format!(
-            "{} has mode {mode:o}, which lets other users at it",
+            "{} has mode {mode:o}, so other users can read or write it",
             named()
         )
     })?;
     Ok(Some(format!(
-        "warning: {} had mode {mode:o}, which let other users at it. Its mode is {private:o} now: check what is in the file, and who \
-         read it",
+        "warning: {} had mode {mode:o}, so other users could read or write it. Its mode is {private:o} now: check what is in the \
+         file, and who read it",
         file.display()
     )))
 }
@@ -115,7 +119,13 @@ mod tests {
         assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o644);
         assert!(check(dir.path(), Some(&database)).unwrap().is_empty());
         let user = rustix::process::geteuid().as_raw();
-        let error = check_file(&wal, user + 1).unwrap_err().to_string();
+        // A file of root is trusted by every user's server. The file's owner is root only if the test
+        // runs as root.
+        if user == ROOT {
+            assert_eq!(check_file(&wal, user + 1).unwrap(), None);
+            std::os::unix::fs::chown(&wal, Some(1), None).unwrap();
+        }
+        let error = check_file(&wal, user + 2).unwrap_err().to_string();
         let path = wal.display().to_string();
         assert!(
             error.starts_with(&path) && error.contains("chown"),

@@ -82,7 +82,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     .is_ok_and(|served| served.iter().any(|it| it.id == by.experiment))
             {
                 anyhow::bail!(
-                    "experiment {0} has promoted it, and the server has to know of the rollback: `slackline experiments rollback {0}`",
+                    "experiment {0} made this promotion. Roll it back through the server: `slackline experiments rollback {0}`",
                     by.experiment
                 );
             }
@@ -469,7 +469,7 @@ impl Before {
         let control = match of_control.is_empty() {
             true => "The control has other values, which the specification gives.".to_owned(),
             false => format!(
-                "The control has these values of {}, so changes are against them and not against what the host had before.",
+                "The control uses the promoted values of {}. So each result is a change against the promotion, not against the host before it.",
                 of_control.join(", ")
             ),
         };
@@ -530,9 +530,9 @@ objective = {{ metric = "latency_p99_us" }}"#
         let live = before("vm.swappiness = 10").sentence(&spec("")).unwrap();
         assert_eq!(
             live,
-            "the winner of experiment 3 (web) is in force on this host: vm.swappiness = 10. The control has these values of \
-             vm.swappiness, so changes are against them and not against what the host had before. To measure against what the host \
-             had before, run `slackline experiments rollback 3` first."
+            "the winner of experiment 3 (web) is in force on this host: vm.swappiness = 10. The control uses the promoted \
+             values of vm.swappiness. So each result is a change against the promotion, not against the host before it. To measure \
+             against what the host had before, run `slackline experiments rollback 3` first."
         );
         let listed = before("vm.swappiness = 10, was 60");
         assert!(

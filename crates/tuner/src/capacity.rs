@@ -74,7 +74,7 @@ fn why_not_measured(
     } else if report.finding == Finding::Undecided {
         "a constraint is not decided, and Slackline compares the capacity only of a winner that holds every constraint"
     } else if report.finding == Finding::Paid {
-        "a guard is worse, and Slackline compares the capacity only of a winner that is paid with nothing"
+        "a guard is worse, and Slackline compares the capacity only if no guard is worse"
     } else {
         return None;
     };

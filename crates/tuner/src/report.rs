@@ -411,8 +411,8 @@ pub fn difference(configuration: &Configuration, control: &Configuration) -> Str
 pub fn winner_rank(evaluation: usize, rank: usize) -> Option<String> {
     (rank > 1).then(|| {
         format!(
-            "The verified winner is evaluation {evaluation}, which has rank {rank}: ranks go by what the search measured. The model \
-             chooses what is verified, and the fresh runs of the verification decide."
+            "The verified winner is evaluation {evaluation}, which has rank {rank}. The measurements of the search decide the \
+             ranks. The model decides what is verified, and the fresh runs of the verification decide the winner."
         )
     })
 }

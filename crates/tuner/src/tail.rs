@@ -39,8 +39,8 @@ pub fn too_few_requests<'a>(
     }
     (!short.is_empty()).then(|| {
         format!(
-            "Too few requests: {}. With fewer, less than ten requests lie beyond the percentile, so it is close to the maximum and \
-             scatters. Make the blocks longer (`evaluation.block_s`), or send more requests.",
+            "Too few requests: {}. With fewer requests, the percentile is close to the maximum and varies much between blocks: fewer \
+             than ten requests lie above it. Make the blocks longer (`evaluation.block_s`), or send more requests.",
             short.join("; ")
         )
     })

@@ -86,8 +86,8 @@ pub(super) fn made_before(database: &mut Database, once: &Once) -> Result<Option
     let id = row[1].int();
     match (id, row[2].int()) {
         (Some(id), None) => Err(Error::Gone(format!(
-            "the request with this Idempotency-Key was carried out already, and experiment {id} was deleted since: to carry it \
-             out again, use a new key"
+            "this request created or changed experiment {id}, which was deleted since: to send the request again, use a new \
+             Idempotency-Key"
         ))),
         _ => Ok(id),
     }

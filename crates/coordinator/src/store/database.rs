@@ -420,8 +420,8 @@ impl OpenFiles {
                 (Err(_), Some(_)) => continue,
             };
             return Err(Error::Unavailable(format!(
-                "{} {what} while the server runs, so what it writes now would be lost: put the file back, or start the server again to \
-                 use what is there",
+                "{} {what}. The server stops writing, because the writes would be lost. Put the file back, or restart the server to \
+                 use the file that is there now",
                 file.display()
             )));
         }

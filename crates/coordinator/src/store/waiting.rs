@@ -23,7 +23,7 @@ pub(super) fn say_what_waits(
     for waiting in all.iter_mut().filter(held) {
         let what = match waiting.state {
             State::Queued => "waits",
-            State::Running => "waits after what is measured now",
+            State::Running => "finishes its present evaluation, then waits",
             _ => continue,
         };
         waiting.waits = Some(format!("{what} {RESUME_QUEUE}"));
@@ -135,7 +135,9 @@ mod tests {
             assert_eq!(stands(cut_off), (None, Some(format!("waits {until}"))));
             assert_eq!(
                 stands(running).1,
-                Some(format!("waits after what is measured now {until}"))
+                Some(format!(
+                    "finishes its present evaluation, then waits {until}"
+                ))
             );
             // Its rounds go on.
             assert_eq!(

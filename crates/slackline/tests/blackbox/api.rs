@@ -402,7 +402,10 @@ fn a_request_that_is_sent_again_makes_one_experiment() {
     assert_eq!(gone.status(), 410);
     let why: Value = gone.body_mut().read_json().unwrap();
     let why = why["detail"].as_str().unwrap();
-    assert!(why.contains("experiment 2 was deleted since"), "{why}");
+    assert!(
+        why.contains("experiment 2, which was deleted since"),
+        "{why}"
+    );
     assert_eq!(make("k2", "b").status(), 422);
     assert_eq!(server.get("/experiments").as_array().unwrap().len(), 1);
 }

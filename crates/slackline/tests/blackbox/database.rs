@@ -107,7 +107,7 @@ fn a_database_that_is_moved_away_under_a_running_server_is_noticed() {
     let (state, away) = (toy.path("state"), toy.path("away"));
     std::fs::create_dir(&away).unwrap();
     move_database(&state, &away);
-    let said = "slackline.db was moved away or removed while the server runs";
+    let said = "slackline.db was moved away or removed. The server stops writing";
     assert_eq!(readiness(&server), 503);
     wait_until("the server says so", || is_said(&toy, said));
     assert!(html(&server, "/").contains(said));

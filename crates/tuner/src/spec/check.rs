@@ -317,7 +317,7 @@ fn check_shared_files(
         let shared = parameters.find(|(_, it)| knobs.get(&it.name).is_some_and(is_it));
         if let Some((place, parameter)) = shared {
             let why = format!(
-                "{:?} is the knob of {} too (parameters[{place}]): make the value a part of the template, or remove the file",
+                "{:?} is set by the parameter `{}` (parameters[{place}]), too: make the value a part of the template, or remove the file",
                 file.path, parameter.name
             );
             return Err(source.error(&format!("target.files[{index}].path"), why));

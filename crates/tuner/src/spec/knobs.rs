@@ -611,10 +611,7 @@ mod tests {
         assert_eq!(writes, [(knob, "4096 131072 1000000".to_owned())]);
         for (text, words) in [
             (parameter("a", 3), "has 3 values here"),
-            (
-                parameter("a", 1) + &parameter("b", 1),
-                "is the knob of a already",
-            ),
+            (parameter("a", 1) + &parameter("b", 1), "parameter `a`"),
         ] {
             let error = check(text).err().unwrap().to_string();
             assert!(error.contains(words), "{error}");

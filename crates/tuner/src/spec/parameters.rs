@@ -118,9 +118,9 @@ pub(super) fn check_space(
                 return Err(source.error(
                     &key(field),
                     format!(
-                        "{} is the knob of {other} already ({}{also}): remove one of the two",
-                        path.display(),
-                        keys[other]
+                        "parameter `{other}` ({}) already sets {}{also}: remove one of the two",
+                        keys[other],
+                        path.display()
                     ),
                 ));
             }

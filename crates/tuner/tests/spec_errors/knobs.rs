@@ -54,8 +54,8 @@ fn a_knob_is_one_parameter_s_however_it_is_written() {
         let error = error_in("spec.toml", &again, &roots);
         assert_eq!(
             error.replace(&tree.path().display().to_string(), ""),
-            "spec.toml:26: parameters[2].sysctl: /proc/sys/vm/swappiness is the knob of knob already \
-             (parameters[1].sysctl): remove one of the two"
+            "spec.toml:26: parameters[2].sysctl: parameter `knob` (parameters[1].sysctl) already sets \
+             /proc/sys/vm/swappiness: remove one of the two"
         );
     }
 }
@@ -218,7 +218,7 @@ fn a_file_is_one_knob_whatever_it_is_called() {
         assert_eq!(
             error,
             format!(
-                "spec.toml:26: parameters[2].file: {again} is the knob of knob already (parameters[1].file, as {limit}): remove one of the two"
+                "spec.toml:26: parameters[2].file: parameter `knob` (parameters[1].file) already sets {again}, as {limit}: remove one of the two"
             )
         );
     }
@@ -241,7 +241,7 @@ fn a_file_is_one_knob_whatever_it_is_called() {
         (
             file("soft"),
             "target.files[0].path: ",
-            "is the knob of knob too (parameters[1])",
+            "is set by the parameter `knob` (parameters[1]), too",
         ),
         (
             file("template"),
