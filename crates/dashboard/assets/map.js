@@ -149,7 +149,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
 }
 
 /** Round numbers of an axis of the map, at most so many: of powers of ten where the cells grow by a factor. */
-function round(values, most) {
+export function round(values, most) {
   const [low, high] = [values[0], values.at(-1)];
   const isLog = low > 0 && values.length > 2 && high - values.at(-2) > 3 * (values[1] - low);
   if (isLog) {

@@ -724,6 +724,36 @@ mod tests {
     }
 
     #[test]
+    fn what_runs_stands_first_and_has_no_rank() {
+        let row = |number: usize, score: Option<f64>, is_running: bool| {
+            let measurement = score.map_or_else(String::new, |score| {
+                format!(
+                    r#""measurement": {{ "score": {score}, "score_variance": 0, "excess": {{}}, "excess_variance": {{}} }},"#
+                )
+            });
+            let text = format!(
+                r#"{{ "number": {number}, "configuration": {{ "x": 1 }}, "outcome": "completed", {measurement}
+                    "blocks": [], "duration_s": 1, "own_cpu_s": 0 }}"#
+            );
+            EvaluationRow {
+                record: serde_json::from_str(&text).unwrap(),
+                is_running,
+                started_ms: None,
+            }
+        };
+        let rows = vec![
+            row(1, Some(-0.1), false),
+            row(2, Some(-0.2), false),
+            row(3, None, true),
+        ];
+        let ranked = ranked(rows).into_iter();
+        let ranks: Vec<_> = ranked
+            .map(|(rank, row)| (row.record.number, rank))
+            .collect();
+        assert_eq!(ranks, [(3, None), (2, Some(1)), (1, Some(2))]);
+    }
+
+    #[test]
     fn numbers_come_in_the_order_of_numbers_and_before_words() {
         let order = |a: Value, b: Value| compare_values(Some(&a), Some(&b));
         assert!(order(Value::Int(9), Value::Int(10)).is_lt());

@@ -13,7 +13,7 @@ pub(crate) fn toy() -> Toy {
     let mut toy = Toy::new();
     let parameters = toy.spec["parameters"].as_array_mut().unwrap();
     parameters.push(json!({ "name": "pool", "type": "int", "low": 1, "high": 64, "default": 32, "scale": "log" }));
-    parameters.push(json!({ "name": "codec", "type": "categorical", "values": ["lz4", "none", "zstd"], "default": "none" }));
+    parameters.push(json!({ "name": "codec", "type": "categorical", "values": ["zstd", "none", "lz4"], "default": "none" }));
     // Slow enough for a hand on the mouse, as long as that file is there.
     let slow = toy.path("slow");
     std::fs::write(&slow, "").unwrap();

@@ -151,6 +151,22 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
             { "low": -0.3, "high": 0.1, "middle": 0, "far": 0.3, "isExceeded": false },
         ])
     );
+    // A list stands in the specification's order, which is not that of the alphabet.
+    let points = server.get("/experiments/1/points");
+    assert_eq!(points["values"]["codec"], json!(["zstd", "none", "lz4"]));
+    // An outlier does not flatten the rest, and what must be seen is seen. Round numbers stand beside a
+    // map, with room between them.
+    browser.run(
+        "Promise.all(['plot', 'map'].map(it => import(`/assets/${it}.js`))).then(([plot, map]) => { window.ends = [\
+         plot.extent([1, 2, 3, 4, 5, 6, 7, 8, 900]), plot.extent([1, 2, 3, 4, 5, 6, 7, 8, 900], [20]), \
+         plot.extent([1, 2, 900]), map.round([20, 80, 321, 1286, 5150, 20632], 3), map.round([1, 2, 3, 4, 5, 6, 7, 8, 9], 4)]; }); \
+         return null",
+    );
+    browser.wait("window.ends");
+    assert_eq!(
+        browser.run("return window.ends"),
+        json!([[1, 8], [1, 20], [1, 900], [100, 1000, 10000], [2, 4, 6, 8]])
+    );
     // No line joins what stands before and behind a promotion.
     browser.run(
         "import('/assets/plot.js').then(it => { window.parts = it.parted([[1, 2, 3], [7, 8, 9]], [0, 2]); }); return null",

@@ -143,6 +143,13 @@ fn the_table_is_sorted_filtered_and_searched() {
     browser.open(&server.page("/experiments/1"));
     browser.wait("document.querySelector('.tag.winner')");
     let numbers = "return [...document.querySelectorAll('#live-results tbody th a')].map(it => Number(it.textContent))";
+    // The first column stays where the table is scrolled sideways.
+    assert_eq!(
+        browser.run(
+            "return getComputedStyle(document.querySelector('#live-results tbody th')).position"
+        ),
+        json!("sticky")
+    );
     // The heading sorts, and sorts the other way at the second click; the page is not left.
     browser.run("window.mine = true");
     browser.click("#live-results th.stick a");

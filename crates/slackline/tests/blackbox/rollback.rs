@@ -449,6 +449,11 @@ fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
     let page = page.header("cookie", &cookie).call().unwrap();
     let page = page.into_body().read_to_string().unwrap();
     assert!(page.contains("line 101"), "{page}");
+    // Nothing was measured, so there is a sentence and no empty plot.
+    assert!(
+        page.contains("No block was measured.") && !page.contains("plot-blocks"),
+        "{page}"
+    );
 }
 
 #[test]
