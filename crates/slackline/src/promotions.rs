@@ -398,9 +398,19 @@ fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
     let roots = Roots::default();
     let command = crate::shell_command(state_dir);
     let mut found = Vec::new();
+    let by_server = served(state_dir).unwrap_or_else(|why| {
+        message(&format!("warning: {why}"));
+        Vec::new()
+    });
+    let by_server: Vec<_> = by_server.iter().filter(|it| it.is_in_force).collect();
     match tuner::promotions::list(state_dir) {
         Ok(records) => {
             for record in records.iter().filter(|it| it.is_in_force(&roots)) {
+                // What the server knows is rolled back by the server.
+                let by = record.served.as_ref();
+                if by.is_some_and(|by| by_server.iter().any(|it| it.id == by.experiment)) {
+                    continue;
+                }
                 found.push(Before {
                     what: format!("promotion {} ({})", record.number, record.experiment),
                     changed: record.changed(),
@@ -410,21 +420,11 @@ fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
         }
         Err(error) => message(&format!("warning: {error}")),
     }
-    match served(state_dir) {
-        Ok(served) => {
-            found.extend(
-                served
-                    .into_iter()
-                    .filter(|it| it.is_in_force)
-                    .map(|it| Before {
-                        what: format!("the winner of experiment {} ({})", it.id, it.experiment),
-                        changed: it.done.changed,
-                        undo: format!("{command} experiments rollback {}", it.id),
-                    }),
-            )
-        }
-        Err(why) => message(&format!("warning: {why}")),
-    }
+    found.extend(by_server.iter().map(|it| Before {
+        what: format!("the winner of experiment {} ({})", it.id, it.experiment),
+        changed: it.done.changed.clone(),
+        undo: format!("{command} experiments rollback {}", it.id),
+    }));
     let sentences = found.iter().filter_map(|it| it.sentence(spec));
     sentences.collect()
 }
