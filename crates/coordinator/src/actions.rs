@@ -684,7 +684,7 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
                 panic!("{again:?}");
             };
             assert!(
-                why.contains(&format!("experiment {imported} was deleted")),
+                why.contains(&format!("experiment {imported}, which was deleted")),
                 "{why}"
             );
         }
