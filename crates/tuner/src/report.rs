@@ -645,7 +645,7 @@ mod tests {
         report.finding = Finding::Improvement;
         let why = report.winner_rank().unwrap();
         assert!(
-            why.starts_with("The verified winner is evaluation 2, which has rank 2: "),
+            why.starts_with("The verified winner is evaluation 2, which has rank 2. "),
             "{why}"
         );
         report.verification = vec![verified(8)];

@@ -175,7 +175,7 @@ fn a_second_journal_is_locked_out_and_told_by_whom() {
     // It has the lock, and has not said yet who it is.
     fs::write(state.join("lock"), "").unwrap();
     let said = Journal::open(&state).unwrap_err().to_string();
-    let pid = format!("(pid {}) holds", std::process::id());
+    let pid = format!("(pid {}) has held", std::process::id());
     assert!(said.contains(&pid), "{said}");
     drop(journal);
     Journal::open(&state).unwrap();
