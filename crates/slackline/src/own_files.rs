@@ -119,8 +119,8 @@ mod tests {
         assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o644);
         assert!(check(dir.path(), Some(&database)).unwrap().is_empty());
         let user = rustix::process::geteuid().as_raw();
-        // A file of root is trusted by every user's server. The file's owner is root only if the test
-        // runs as root.
+        // A file of root is trusted by every user's server. The file's owner is root only if the
+        // test runs as root.
         if user == ROOT {
             assert_eq!(check_file(&wal, user + 1).unwrap(), None);
             std::os::unix::fs::chown(&wal, Some(1), None).unwrap();

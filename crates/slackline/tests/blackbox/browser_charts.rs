@@ -154,8 +154,8 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
     // A list stands in the specification's order, which is not that of the alphabet.
     let points = server.get("/experiments/1/points");
     assert_eq!(points["values"]["codec"], json!(["zstd", "none", "lz4"]));
-    // An outlier does not flatten the rest, and what must be seen is seen. Round numbers stand beside a
-    // map, with room between them.
+    // An outlier does not flatten the rest, and what must be seen is seen. Round numbers stand
+    // beside a map, with room between them.
     browser.run(
         "Promise.all(['plot', 'map'].map(it => import(`/assets/${it}.js`))).then(([plot, map]) => { window.ends = [\
          plot.extent([1, 2, 3, 4, 5, 6, 7, 8, 900]), plot.extent([1, 2, 3, 4, 5, 6, 7, 8, 900], [20]), \

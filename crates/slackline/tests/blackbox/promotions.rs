@@ -31,7 +31,13 @@ fn a_tune_names_what_it_measures_of_an_earlier_promotion() {
     let (ended, written) = tune();
     assert!(ended.stdout.contains(warning), "{}", ended.stdout);
     let ended = ended.saying(&[warning, &way]);
-    assert!(ended.stderr.contains("The control uses the promoted values"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("The control uses the promoted values"),
+        "{}",
+        ended.stderr
+    );
     let kept = written["promoted_before"][0].as_str().unwrap();
     assert!(kept.starts_with(warning), "{kept}");
     let spec = toy.path("experiment.json");
