@@ -44,13 +44,18 @@ fn beside_a_writer(is_scheduled: bool, seed: u64) -> (f64, f64) {
 
 #[test]
 fn the_objective_holds_beside_a_greedy_writer_and_breaks_without_the_scheduler() {
-    let (held, tokens_per_s) = beside_a_writer(true, 1);
-    assert!(held >= 0.99, "{held}");
     // 36M tokens/s at 500 µs, of which 3.8M are reserved.
     let left = 36e6 - 20_000.0 * 190.0;
-    assert!(tokens_per_s >= 0.9 * left, "{tokens_per_s} of {left}");
-    let (held, _) = beside_a_writer(false, 1);
-    assert!(held < 0.01, "{held}");
+    for seed in 1..4 {
+        let (held, tokens_per_s) = beside_a_writer(true, seed);
+        assert!(held >= 0.99, "{held} with seed {seed}");
+        assert!(
+            tokens_per_s >= 0.9 * left,
+            "{tokens_per_s} of {left} with seed {seed}"
+        );
+        let (held, _) = beside_a_writer(false, seed);
+        assert!(held < 0.01, "{held} with seed {seed}");
+    }
 }
 
 /// Share of one-second windows in which the objective held on a device that stands still for so
