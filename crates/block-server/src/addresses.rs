@@ -1,5 +1,5 @@
-//! Addresses of the configuration: each can be listened at once, and beyond loopback only where that
-//! is safe.
+//! Addresses of the configuration: each can be listened at once. An address beyond loopback must be
+//! safe.
 
 use std::net::SocketAddr;
 use std::path::Path;

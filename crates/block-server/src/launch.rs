@@ -93,7 +93,7 @@ pub enum LaunchError {
         /// Where the address stands.
         place: Place,
         /// Why not.
-        source: launch::LaunchError,
+        source: Box<launch::LaunchError>,
         /// What to do.
         hint: &'static str,
     },
@@ -127,9 +127,8 @@ impl LaunchError {
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     pub fn is_missing_privilege(&self) -> bool {
         match self {
-            Self::Launch(error) | Self::Address { source: error, .. } => {
-                error.is_missing_privilege()
-            }
+            Self::Launch(error) => error.is_missing_privilege(),
+            Self::Address { source, .. } => source.is_missing_privilege(),
             Self::Config(_) | Self::SystemdSocket { .. } => false,
         }
     }
@@ -438,7 +437,7 @@ fn at_address(
     };
     LaunchError::Address {
         place: place.clone(),
-        source: error,
+        source: Box::new(error),
         hint,
     }
 }

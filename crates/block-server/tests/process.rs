@@ -368,10 +368,16 @@ fn a_start_that_fails_admits_nobody() {
     let port = taken.local_addr().unwrap().port();
     let text = format!("audit_log = \"{}\"\n{TENANT}", audit.display());
     let config = write_config(directory.path(), port, &text);
-    let Some((mut child, line, _messages)) = start_process(&config) else {
+    let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
     };
     assert!(line.contains(&port.to_string()), "{line}");
+    let mut refused = String::new();
+    messages.read_line(&mut refused).unwrap();
+    assert!(
+        refused.contains("blocks.toml:1: listen: ") && refused.contains("`ss -ltnp`"),
+        "{refused}"
+    );
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let log = std::fs::read_to_string(&audit).unwrap();
     assert!(log.contains("\"refused\",\"reason\":"), "{log}");
