@@ -2,10 +2,11 @@
 //! that is safe.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use toml::Spanned;
 
-use crate::config::{Config, ConfigError, Reader};
+use crate::config::{Config, ConfigError, Reader, text_of};
 
 const DATA: &str = "read the data";
 const TLS_OR: &str = "add a table `tls` with `certificate`, `key` and `required = true`, or ";
@@ -63,6 +64,35 @@ impl Config {
     }
 }
 
+/// The value of `metrics` in a file that may be wrong elsewhere: a running server may have refused
+/// the file. `None`: the file does not have the key.
+///
+/// # Errors
+/// The file cannot be read, or the value is no address.
+pub fn metrics_of(file: &Path) -> Result<Option<SocketAddr>, ConfigError> {
+    let text = text_of(file)?;
+    let lines = text
+        .lines()
+        .take_while(|line| !line.trim_start().starts_with('['));
+    for (line, text) in (1..).zip(lines) {
+        let Ok(table) = text.parse::<toml::Table>() else {
+            // A line of a longer value, or a wrong one.
+            continue;
+        };
+        let Some(value) = table.get("metrics") else {
+            continue;
+        };
+        let address = value.as_str().and_then(|text| text.parse().ok());
+        return address.map(Some).ok_or_else(|| ConfigError {
+            file: file.to_path_buf(),
+            line: Some(line),
+            key: Some("metrics".to_owned()),
+            message: format!("{value} is not an address, as in \"127.0.0.1:9152\""),
+        });
+    }
+    Ok(None)
+}
+
 /// Refuses an address that is named twice, under whichever keys. Port 0 stands for any port.
 pub(crate) fn ensure_distinct<'a>(
     reader: &Reader<'_>,
@@ -81,4 +111,27 @@ pub(crate) fn ensure_distinct<'a>(
         seen.push(address);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_found_in_a_file_that_is_wrong_elsewhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("b.toml");
+        let found = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            metrics_of(&file).map_err(|error| error.to_string())
+        };
+        let wrong = "listen = [\n  \"127.0.0.1:1\",\n]\nmetrics = \"127.0.0.1:9\" # here\nx = = 1\n[[device]]\n";
+        assert_eq!(found(wrong), Ok(Some(([127, 0, 0, 1], 9).into())));
+        assert_eq!(found("[tls]\nmetrics = \"127.0.0.1:9\"\n"), Ok(None));
+        let error = found("x = 1\nmetrics = 9\n").unwrap_err();
+        assert!(
+            error.contains("b.toml:2: metrics: 9 is not an address"),
+            "{error}"
+        );
+    }
 }

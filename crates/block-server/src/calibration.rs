@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::{Backing, ConfigError, DeviceSpec};
+use crate::config::{Backing, Config, ConfigError, DeviceSpec};
 use crate::device::DeviceError;
 use crate::number::Whole;
 
@@ -14,6 +14,15 @@ struct Calibration {
     write_cost: Option<Whole<1, { qos::WRITE_COST_MAX as u64 }>>,
     curve: qos::Curve,
 }
+
+/// What was measured, as `calibrate` was given it.
+#[derive(serde::Deserialize)]
+struct Measured {
+    device: Option<String>,
+}
+
+/// How a calibration is made, where a file is none.
+const HOW: &str = "`slackline serve-block calibrate DEVICE --json FILE` writes such a file";
 
 /// What a device of the configuration can do, without opening the device. `None`: the device has no
 /// calibration.
@@ -30,9 +39,64 @@ pub(crate) fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, Co
     }
 }
 
+/// What is odd about the devices of a configuration, and lets a server start all the same.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let of_device = |spec| [of_another_device(spec), of_another_size(spec)];
+    let all = config.devices.iter().flat_map(of_device).flatten();
+    all.map(|error| error.to_string()).collect()
+}
+
+fn of_another_device(spec: &DeviceSpec) -> Option<ConfigError> {
+    let file = spec.calibration.as_ref()?;
+    let text = std::fs::read_to_string(&file.path).ok()?;
+    let measured = serde_json::from_str::<Measured>(&text).ok()?.device?;
+    let (is_same, own) = match &spec.backing {
+        Backing::Path { path, .. } => {
+            let place = |path: &Path| std::fs::canonicalize(path).ok();
+            let is_same = Path::new(&measured) == path
+                || place(path).is_some_and(|own| place(Path::new(&measured)) == Some(own));
+            (is_same, path.display().to_string())
+        }
+        _ => (measured.starts_with("memory:"), "memory".to_owned()),
+    };
+    (!is_same).then(|| {
+        file.error(format!(
+            "warning: the calibration is of {measured}, and the device is {own}. If these are different devices, \
+             calibrate this one"
+        ))
+    })
+}
+
+fn of_another_size(spec: &DeviceSpec) -> Option<ConfigError> {
+    let Backing::Path {
+        path,
+        create_bytes: Some(wanted),
+        ..
+    } = &spec.backing
+    else {
+        return None;
+    };
+    let found = std::fs::metadata(path)
+        .ok()
+        .filter(|found| found.is_file())?;
+    let has_other = found.len() != *wanted;
+    has_other.then(|| {
+        spec.place_of("device.create").error(format!(
+            "warning: {} exists with {} bytes and keeps them. `create` says {}, and is for a new file only",
+            path.display(),
+            qos::Grouped(found.len()),
+            qos::Grouped(*wanted)
+        ))
+    })
+}
+
 fn read(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
     let wrong = |text: String| DeviceError(format!("{}: {text}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => wrong(format!("is no calibration: {HOW}")),
+        std::io::ErrorKind::NotFound => wrong(format!("{error}: {HOW}")),
+        _ => wrong(error.to_string()),
+    })?;
     let mut json = serde_json::Deserializer::from_str(&text);
     let calibration: Calibration = serde_path_to_error::deserialize(&mut json)
         .map_err(|error| DeviceError(at(path, &error)))?;
@@ -63,7 +127,12 @@ fn at(path: &Path, error: &serde_path_to_error::Error<serde_json::Error>) -> Str
     } else {
         format!("{key}: ")
     };
-    format!("{}:{}: {key}{message}", path.display(), inner.line())
+    // A file that is no JSON, or has other keys, is no calibration at all.
+    let how = match key.is_empty() {
+        true => format!(": {HOW}"),
+        false => String::new(),
+    };
+    format!("{}:{}: {key}{message}{how}", path.display(), inner.line())
 }
 
 #[cfg(test)]
@@ -134,11 +203,55 @@ mod tests {
                 "\"x\"",
                 ":4: curve.mixed[0].tokens_per_s: invalid type: a text, expected a number",
             ),
-            ("\"curve\"", "\"curv\"", ": there is no key `curve`"),
+            (
+                "\"curve\"",
+                "\"curv\"",
+                ": `curve` is missing: `slackline serve-block calibrate",
+            ),
+            (
+                "{\n\"write",
+                "x\"write",
+                "expected value: `slackline serve-block calibrate",
+            ),
             ("}\n}\n", "}\n}\nx", ": trailing characters"),
         ] {
             let error = read_text(&text.replacen(from, to, 1)).unwrap_err();
             assert!(error.contains(expected), "{error}\n{expected}");
         }
+    }
+
+    #[test]
+    fn another_device_and_another_size_are_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        std::fs::write(at("disk"), [0; 4096]).unwrap();
+        std::os::unix::fs::symlink(at("disk"), at("link")).unwrap();
+        let said = |device: &str, create: &str| {
+            std::fs::write(at("c.json"), format!("{{\"device\": {device:?}}}")).unwrap();
+            let text = format!(
+                "[[device]]\npath = {:?}\ncreate = \"{create}\"\ncalibration = {:?}\n\
+                 [[tenant]]\nexport = \"a\"\ndevice = {0:?}\n",
+                at("disk"),
+                at("c.json")
+            );
+            warnings(&Config::parse(Path::new("b.toml"), &text).unwrap())
+        };
+        assert!(said(&at("disk"), "4KiB").is_empty());
+        assert!(said(&at("link"), "4KiB").is_empty());
+        let other = said("/dev/other", "8KiB");
+        assert_eq!(other.len(), 2, "{other:?}");
+        assert!(
+            other[0].starts_with("b.toml:4: device.calibration: "),
+            "{other:?}"
+        );
+        assert!(
+            other[0].contains("the calibration is of /dev/other"),
+            "{other:?}"
+        );
+        assert!(
+            other[1].starts_with("b.toml:3: device.create: "),
+            "{other:?}"
+        );
+        assert!(other[1].contains("exists with 4,096 bytes"), "{other:?}");
     }
 }

@@ -10,8 +10,10 @@ use serde_path_to_error::Segment;
 use toml::Spanned;
 
 use crate::addresses;
+pub use crate::addresses::metrics_of;
 use crate::allow::{Allow, RawAllow};
 use crate::cores::{self, Core};
+pub use crate::number::{SIZE_HINT, parse_size};
 use crate::number::{Share, Whole};
 use crate::nvme::NAMESPACES;
 use crate::nvme::config::{NvmeSpec, RawNvme};
@@ -111,6 +113,8 @@ pub struct TenantSpec {
     pub namespace: Option<(u32, Place)>,
     /// Where the tenant stands in the file.
     pub place: Place,
+    /// Where its range stands; without one, as `place`.
+    pub range_place: Place,
     /// Where its objective stands; without one, as `place`.
     pub objective_place: Place,
 }
@@ -167,6 +171,8 @@ pub struct Config {
     pub tenants: Vec<TenantSpec>,
     /// Where keys of the whole server stand.
     pub keys: Vec<Place>,
+    /// Where the addresses stand that the file has.
+    pub addresses: Vec<(SocketAddr, Place)>,
 }
 
 #[derive(Deserialize)]
@@ -276,23 +282,6 @@ struct RawRange {
     length: Option<Spanned<String>>,
 }
 
-/// A number of bytes, as in "0", "4096", "512MiB" or "2TiB".
-pub fn parse_size(text: &str) -> Option<u64> {
-    let split = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" | "K" => 10,
-        "MiB" | "M" => 20,
-        "GiB" | "G" => 30,
-        "TiB" | "T" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 /// Keys of the file that belong to no table.
 const TOP_KEYS: [&str; 9] = [
     "listen",
@@ -330,6 +319,18 @@ fn in_words(message: &str) -> String {
     message
 }
 
+/// What to write instead of a value of the wrong type.
+fn advice(key: &str, message: &str) -> Option<String> {
+    let last = key.rsplit('.').next()?;
+    if ["device", "tenant"].contains(&key) && message.starts_with("invalid type: map") {
+        return Some(format!("write [[{key}]]: there may be several"));
+    }
+    let is_size = ["create", "memory", "offset", "length"].contains(&last);
+    let number = message.strip_prefix("invalid type: integer `")?;
+    let (number, _) = number.split_once('`')?;
+    is_size.then(|| format!("write the size in quotes: \"{number}\""))
+}
+
 /// Reads one file, and knows the lines of it.
 pub(crate) struct Reader<'a> {
     file: &'a Path,
@@ -339,7 +340,10 @@ pub(crate) struct Reader<'a> {
 
 impl Reader<'_> {
     fn wrong_toml(&self, error: &toml::de::Error, key: Option<String>) -> ConfigError {
-        let message = in_words(error.message());
+        let mut message = in_words(error.message());
+        if let Some(advice) = key.as_deref().and_then(|key| advice(key, &message)) {
+            message = format!("{message}: {advice}");
+        }
         ConfigError {
             file: self.file.to_path_buf(),
             line: error.span().map(|span| self.line(span.start)),
@@ -366,12 +370,14 @@ impl Reader<'_> {
         value.as_ref().map(|value| self.place(value, key))
     }
 
+    fn place_of_ref<T>(&self, value: Option<&Spanned<T>>, key: &'static str) -> Option<Place> {
+        value.map(|value| self.place(value, key))
+    }
+
     fn size(&self, text: &Spanned<String>, key: &'static str) -> Result<u64, ConfigError> {
         parse_size(text.as_ref()).ok_or_else(|| {
-            self.place(text, key).error(format!(
-                "{:?} is not a size; write a whole number and KiB, MiB, GiB or TiB, as in \"200GiB\"",
-                text.as_ref()
-            ))
+            self.place(text, key)
+                .error(format!("{:?} is not a size; {SIZE_HINT}", text.as_ref()))
         })
     }
 
@@ -529,6 +535,9 @@ impl Reader<'_> {
                 .place(length, "tenant.range.length")
                 .error("must be above 0"));
         }
+        let range_place = self
+            .place_of_ref(length, "tenant.range.length")
+            .or_else(|| self.place_of_ref(offset, "tenant.range.offset"));
         let objective = raw.objective.as_ref();
         if let Some(objective) = objective
             && raw.read_only
@@ -555,6 +564,7 @@ impl Reader<'_> {
             is_read_only: raw.read_only,
             description: raw.description.clone(),
             allow: raw.allow.read(self, has_client_ca)?,
+            range_place: range_place.unwrap_or_else(|| place.clone()),
             place,
         })
     }
@@ -663,8 +673,14 @@ impl Reader<'_> {
             nvme.map(|text| ("nvme.listen", text)).collect(),
             metrics.map(|text| ("metrics", text)).into_iter().collect(),
         ];
-        addresses::ensure_distinct(self, named.into_iter().flatten())?;
+        let named: Vec<_> = named.into_iter().flatten().collect();
+        addresses::ensure_distinct(self, named.iter().copied())?;
+        let addresses = named.iter().filter_map(|&(key, text)| {
+            let address = text.as_ref().parse().ok()?;
+            Some((address, self.place(text, key)))
+        });
         Ok(Config {
+            addresses: addresses.collect(),
             listen: self.listen(raw)?,
             tls: raw.tls.as_ref().map(|tls| self.tls(tls)),
             nvme: raw
@@ -728,13 +744,7 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or is wrong: the line and the key are named.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
-            file: file.to_path_buf(),
-            line: None,
-            key: None,
-            message: error.to_string(),
-        })?;
-        Self::parse(file, &text)
+        Self::parse(file, &text_of(file)?)
     }
 
     /// As [`Config::read`], of a text.
@@ -754,6 +764,15 @@ impl Config {
             })?;
         reader.config(&raw)
     }
+}
+
+pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|error| ConfigError {
+        file: file.to_path_buf(),
+        line: None,
+        key: None,
+        message: error.to_string(),
+    })
 }
 
 #[cfg(test)]

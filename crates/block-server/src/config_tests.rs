@@ -71,7 +71,17 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "\"64MiB\"",
             "\"64MB\"",
-            "b.toml:6: device.memory: \"64MB\" is not a size",
+            "b.toml:6: device.memory: \"64MB\" is not a size; write a whole number and KiB",
+        ),
+        (
+            "\"64MiB\"",
+            "67108864",
+            "b.toml:6: device.memory: invalid type: integer `67108864`, expected a text: write the size in quotes: \"67108864\"",
+        ),
+        (
+            "[[device]]",
+            "[device]",
+            "b.toml:4: device: invalid type: map, expected a list: write [[device]]: there may be several",
         ),
         (
             "127.0.0.1:10809",
@@ -466,7 +476,18 @@ fn sizes() {
     assert_eq!(parse_size("0"), Some(0));
     assert_eq!(parse_size("4096"), Some(4096));
     assert_eq!(parse_size("2TiB"), Some(2 << 40));
-    for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB", "1gib"] {
+    for wrong in [
+        "",
+        "GiB",
+        "1.5GiB",
+        "-1",
+        "99999999TiB",
+        "1GB",
+        "1gib",
+        "64M",
+        "64 MiB",
+        "8B",
+    ] {
         assert_eq!(parse_size(wrong), None, "{wrong}");
     }
 }

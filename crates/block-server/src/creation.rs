@@ -47,8 +47,16 @@ impl<'a> ToMake<'a> {
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())
-            .map_err(not_made)?;
+        let parent = parent.unwrap_or(Path::new("."));
+        let parent =
+            rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| match errno {
+                Errno::NOENT => DeviceError(format!(
+                    "{} cannot be made: there is no directory {}. Make the directory first",
+                    self.path.display(),
+                    parent.display()
+                )),
+                errno => not_made(errno),
+            })?;
         let writable = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::accessat(&parent, ".", writable, AtFlags::empty()).map_err(not_made)?;
         let space = rustix::fs::fstatvfs(&parent).map_err(not_made)?;
@@ -134,7 +142,7 @@ mod tests {
                 .is_none()
         );
         let refused = |backing: &Backing| plan(backing).err().unwrap().to_string();
-        assert!(refused(&at("no/disk")).contains("cannot be made: No such file"));
+        assert!(refused(&at("no/disk")).contains("cannot be made: there is no directory"));
         let mut large = at("disk");
         if let Backing::Path {
             create_bytes,

@@ -426,8 +426,12 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         Errno::BUSY => {
             let user = usage::of_block_device(path, status.st_rdev);
             DeviceError(user.unwrap_or_else(|| {
+                let holder = match &holders::processes(&status)[..] {
+                    [] => "a mount, swap space or another process".to_owned(),
+                    processes => holders::named(processes),
+                };
                 format!(
-                    "{} is in use: a mount, swap space or another process holds it exclusively",
+                    "{} is in use: {holder} holds it exclusively",
                     path.display()
                 )
             }))
@@ -451,8 +455,10 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
             let what = if holders::is_own(&status) {
                 "is in use by connections of a removed tenant of this server: wait until they \
                  have ended, or end them"
+                    .to_owned()
             } else {
-                "is locked by another process: is it exported already?"
+                let holder = holders::named(&holders::processes(&status));
+                format!("is locked by {holder}: is it exported already?")
             };
             return Err(DeviceError(format!("{} {what}", path.display())));
         }

@@ -1,11 +1,12 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use dataplane::histogram::{Histogram, add};
-use qos::{Admission, DeviceModel, Objective, TenantSpec};
+use qos::{Admission, DeviceModel, Grouped, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
 use crate::calibration::model_of;
@@ -111,16 +112,80 @@ impl Export {
 /// All exports, in the order of the configuration.
 pub type Exports = Vec<Arc<Export>>;
 
-/// Names of exports in `old` whose clients may not go on under `new`.
+/// Exports in `old` whose clients may not go on under `new`, and why.
 pub(crate) fn ended(old: &Exports, new: &Exports) -> Vec<String> {
+    let names: HashSet<&str> = new.iter().map(|export| export.name.as_str()).collect();
     let new = by_key(new);
-    old.iter()
-        .filter(|export| {
-            let now = new.get(&export.key());
-            !now.is_some_and(|now| export.goes_on_as(now))
-        })
-        .map(|export| export.name.clone())
-        .collect()
+    let why = |export: &Export| match new.get(&export.key()) {
+        None if names.contains(export.name.as_str()) => Some("on another device"),
+        None => Some("gone"),
+        Some(now) if export.goes_on_as(now) => None,
+        Some(now) if export.offset_bytes != now.offset_bytes => Some("at another offset"),
+        Some(now) if export.info.size_bytes > now.info.size_bytes => Some("shorter"),
+        Some(now) if export.info.size_bytes < now.info.size_bytes => Some("longer"),
+        Some(_) => Some("read-only"),
+    };
+    let ended = old.iter().filter_map(|export| {
+        let why = why(export)?;
+        Some(format!("{} ({why})", export.name))
+    });
+    ended.collect()
+}
+
+fn objective_of(export: &Export) -> String {
+    export.objective.map_or_else(
+        || "best effort".to_owned(),
+        |it| {
+            format!(
+                "p95_us {}, iops {}, read_share {}",
+                it.p95_us, it.iops, it.read_share
+            )
+        },
+    )
+}
+
+/// What the same disk's export has otherwise now.
+fn differences(old: &Export, new: &Export) -> Vec<String> {
+    let mut found = Vec::new();
+    if old.objective != new.objective {
+        let (before, now) = (objective_of(old), objective_of(new));
+        found.push(format!("objective from {before} to {now}"));
+    }
+    let range = |export: &Export| (export.offset_bytes, export.info.size_bytes);
+    if range(old) != range(new) {
+        let words = |export: &Export| {
+            let (offset, size) = range(export);
+            format!("{} bytes at {}", Grouped(size), Grouped(offset))
+        };
+        found.push(format!("range from {} to {}", words(old), words(new)));
+    }
+    let (was, is) = (old.info.is_read_only, new.info.is_read_only);
+    if was != is {
+        found.push(format!("read_only from {was} to {is}"));
+    }
+    for (key, has_changed) in [
+        ("description", old.info.description != new.info.description),
+        ("allow", old.allow != new.allow),
+        ("namespace", old.namespace != new.namespace),
+    ] {
+        if has_changed {
+            found.push(key.to_owned());
+        }
+    }
+    found
+}
+
+/// Exports in `new` that are new or have changed, and how.
+pub(crate) fn changed(old: &Exports, new: &Exports) -> Vec<String> {
+    let old = by_key(old);
+    let changed = new.iter().filter_map(|export| {
+        let how = match old.get(&export.key()) {
+            None => "new".to_owned(),
+            Some(before) => differences(before, export).join(", "),
+        };
+        (!how.is_empty()).then(|| format!("{} ({how})", export.name))
+    });
+    changed.collect()
 }
 
 /// The exports by what tells them apart.
@@ -186,6 +251,24 @@ fn key_of_restart(device: &Device, spec: &DeviceSpec) -> Option<&'static str> {
     }
 }
 
+/// What makes a file that does not exist.
+fn hint_to_create(backing: &Backing) -> &'static str {
+    match backing {
+        Backing::Path {
+            path,
+            create_bytes: None,
+            ..
+        } if !path.starts_with("/dev")
+            && path
+                .symlink_metadata()
+                .is_err_and(|it| it.kind() == ErrorKind::NotFound) =>
+        {
+            ". To have the file made at the start, give its size, as in create = \"100GiB\""
+        }
+        _ => "",
+    }
+}
+
 fn open_devices(
     config: &Config,
     old: &Exports,
@@ -223,7 +306,10 @@ fn open_devices(
             None => {
                 let qos = qos::Device::for_threads(model, threads_max);
                 let opened = open(&spec.name, &spec.backing, qos, is_writable);
-                Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
+                Arc::new(opened.map_err(|error| {
+                    let hint = hint_to_create(&spec.backing);
+                    spec.place.error(format!("{error}{hint}"))
+                })?)
             }
         };
         if let Some(other) = devices.iter().find(|other| other.device.is_same(&device)) {
@@ -314,11 +400,18 @@ fn exports_of(
             .map(|room| tenant.length_bytes.unwrap_or(room))
             .filter(|&length| room.is_some_and(|room| length <= room && length > 0))
             .ok_or_else(|| {
-                tenant.place.error(format!(
-                    "the range of {:?} does not fit: {:?} has {} bytes",
+                let end = tenant.length_bytes.map_or_else(
+                    || format!("begins at byte {}", Grouped(tenant.offset_bytes)),
+                    |length| {
+                        let end = tenant.offset_bytes.saturating_add(length);
+                        format!("ends at byte {}", Grouped(end))
+                    },
+                );
+                tenant.range_place.error(format!(
+                    "the range of {:?} {end}, and {:?} has {} bytes",
                     tenant.export,
                     device.name,
-                    qos::Grouped(device.size_bytes)
+                    Grouped(device.size_bytes)
                 ))
             })?;
         let end = tenant.offset_bytes + size_bytes;
@@ -330,9 +423,14 @@ fn exports_of(
                 && tenant.offset_bytes < other.offset_bytes + other.info.size_bytes
         });
         if let Some(other) = clash {
-            return Err(tenant.place.error(format!(
-                "the range of {:?} overlaps that of {:?}, and both may write",
-                tenant.export, other.name
+            return Err(tenant.range_place.error(format!(
+                "the range of {:?}, from byte {} to {}, overlaps that of {:?}, from byte {} to {}, and both may write",
+                tenant.export,
+                Grouped(tenant.offset_bytes),
+                Grouped(end),
+                other.name,
+                Grouped(other.offset_bytes),
+                Grouped(other.offset_bytes + other.info.size_bytes)
             )));
         }
         if !is_kept(tenant, device) {
@@ -458,7 +556,9 @@ mod tests {
         let overlaps = tenant("b", "ram", "range = { offset = \"511KiB\" }");
         let error = open_text(&format!("{first}{overlaps}")).err().unwrap();
         assert!(
-            error.starts_with("b.toml:12: tenant.export: the range of \"b\" overlaps"),
+            error.starts_with(
+                "b.toml:14: tenant.range.offset: the range of \"b\", from byte 523,264"
+            ),
             "{error}"
         );
         // One that only reads may see what the other writes.
@@ -470,7 +570,10 @@ mod tests {
             "range = { offset = \"1KiB\", length = \"1MiB\" }",
         ] {
             let error = open_text(&tenant("a", "ram", rest)).err().unwrap();
-            assert!(error.contains("does not fit"), "{error}");
+            assert!(
+                error.contains("tenant.range.") && error.contains("bytes"),
+                "{error}"
+            );
         }
     }
 
@@ -521,33 +624,50 @@ mod tests {
     fn a_reload_ends_clients_of_what_is_gone_moved_or_read_only_now() {
         let half = "range = { length = \"512KiB\" }\n";
         let first = open_text(&tenant("a", "ram", half)).unwrap();
-        for (name, device, rest, goes_on) in [
-            ("a", "ram", half.to_owned(), true),
-            ("a", "ram", format!("{half}description = \"x\""), true),
+        for (name, device, rest, why) in [
+            ("a", "ram", half.to_owned(), ""),
+            ("a", "ram", format!("{half}description = \"x\""), ""),
             (
                 "a",
                 "ram",
                 format!("{half}allow = {{ addresses = [\"::1\"] }}"),
-                true,
+                "",
             ),
-            ("a", "ram", format!("{half}read_only = true"), false),
-            ("a", "ram", String::new(), false),
+            ("a", "ram", format!("{half}read_only = true"), "read-only"),
+            ("a", "ram", String::new(), "longer"),
+            ("a", "ram", half.replace("512", "256"), "shorter"),
             (
                 "a",
                 "ram",
                 half.replace("{ l", "{ offset = \"1KiB\", l"),
-                false,
+                "at another offset",
             ),
-            ("a", "other", half.to_owned(), false),
-            ("b", "ram", half.to_owned(), false),
+            ("a", "other", half.to_owned(), "on another device"),
+            ("b", "ram", half.to_owned(), "gone"),
         ] {
             let second = open(&config(&tenant(name, device, &rest)), &first, 1).unwrap();
-            let expected: &[&str] = if goes_on { &[] } else { &["a"] };
+            let expected = match why {
+                "" => vec![],
+                why => vec![format!("a ({why})")],
+            };
             assert_eq!(ended(&first, &second), expected, "{name} {device} {rest}");
         }
         let reads = open(&config(&tenant("a", "ram", "read_only = true")), &first, 1).unwrap();
         let writes = open(&config(&tenant("a", "ram", "")), &reads, 1).unwrap();
         assert!(ended(&reads, &writes).is_empty());
+        assert_eq!(
+            changed(&reads, &writes),
+            ["a (read_only from true to false)"]
+        );
+        assert_eq!(changed(&writes, &writes), Vec::<String>::new());
+        assert_eq!(changed(&Vec::new(), &writes), ["a (new)"]);
+        let moved = tenant("a", "ram", &format!("{half}description = \"x\""));
+        let moved = open(&config(&moved), &writes, 1).unwrap();
+        let how = &changed(&writes, &moved)[0];
+        assert!(
+            how.starts_with("a (range from ") && how.ends_with(", description)"),
+            "{how}"
+        );
     }
 
     /// The data of a device that is served are there after every reload, and what needs a restart

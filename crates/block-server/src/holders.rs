@@ -27,6 +27,18 @@ pub(crate) fn of(file: &OwnedFd, status: &Stat, is_writable: bool) -> Option<Vec
     is_held.then(|| processes(status))
 }
 
+/// Processes in words.
+pub fn named(holders: &[Holder]) -> String {
+    let holders = holders.iter();
+    let named: Vec<String> = holders
+        .map(|holder| format!("process {} ({})", holder.pid, holder.name))
+        .collect();
+    match named.is_empty() {
+        true => "another process".to_owned(),
+        false => named.join(", "),
+    }
+}
+
 /// Whether flock(2) is in the way, by the text of `/proc/locks`.
 fn has_flock(locks: &str, status: &Stat, is_writable: bool) -> bool {
     let (device, inode) = (status.st_dev, status.st_ino);
@@ -58,7 +70,8 @@ pub(crate) fn is_own(status: &Stat) -> bool {
     has_open(std::process::id(), status)
 }
 
-fn processes(status: &Stat) -> Vec<Holder> {
+/// Other processes that have the device open, as far as this user may see them.
+pub(crate) fn processes(status: &Stat) -> Vec<Holder> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::idle::IdlePolicy;
 use dataplane::launch::{self, AddressInUse, Shards};
@@ -12,16 +12,20 @@ use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Plane, ShardConfig};
 use dataplane::uring::{self, Uring, UringConfig};
+use qos::Grouped;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+pub use signal_hook::iterator::Signals;
 
 use crate::audit::Audit;
-use crate::config::{Config, ConfigError};
+use crate::calibration;
+use crate::config::{Config, ConfigError, Place};
 use crate::cores;
 use crate::creation::to_make;
 use crate::export;
 use crate::holders::Holder;
 use crate::memory;
 use crate::nvme::controller::Subsystem;
+use crate::plan;
 use crate::server::{Block, Shared};
 use crate::tls::ServerTls;
 
@@ -31,6 +35,12 @@ const SEND_QUEUE_BYTES: usize = 1 << 20;
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
+/// What to do where a calibration no longer holds.
+pub const CALIBRATE_AGAIN: &str =
+    "Calibrate the device again. `calibrate` opens it exclusively, so stop this server before";
+/// What to do where a tenant asks for more than it reserved.
+pub const RESERVE_MORE: &str = "Give the tenant a larger `iops` if `slackline serve-block admit` says that this fits, \
+                                or let its clients ask for less";
 /// System calls of a server of disks, beyond those of every server: holes are looked for, and a
 /// reload opens devices.
 const CALLS: &[libc::c_long] = &[
@@ -77,6 +87,16 @@ pub enum LaunchError {
     /// The configuration file, or a device that it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// An address of the configuration that the server cannot listen on.
+    #[error("{}:{}: {}: {source}{hint}", place.file.display(), place.line, place.key)]
+    Address {
+        /// Where the address stands.
+        place: Place,
+        /// Why not.
+        source: Box<launch::LaunchError>,
+        /// What to do.
+        hint: &'static str,
+    },
     /// A socket of systemd that the server may not serve at.
     #[error("the socket {address} that systemd opened {reason}")]
     SystemdSocket {
@@ -108,6 +128,7 @@ impl LaunchError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
+            Self::Address { source, .. } => source.is_missing_privilege(),
             Self::Config(_) | Self::SystemdSocket { .. } => false,
         }
     }
@@ -124,6 +145,8 @@ pub enum Notice {
         addresses: Vec<SocketAddr>,
         /// Where NVMe/TCP is served.
         nvme: Vec<SocketAddr>,
+        /// Where `/metrics` and `/status` are served.
+        metrics: Option<SocketAddr>,
         /// Names of the exports.
         exports: Vec<String>,
     },
@@ -131,9 +154,13 @@ pub enum Notice {
     Reloaded {
         /// Names of the exports that are served now.
         exports: Vec<String>,
-        /// Names of exports whose NBD connections end: the export is gone, has another range, or is
+        /// Exports that are new or have changed, and how.
+        changed: Vec<String>,
+        /// Exports whose NBD connections end, and why: the export is gone, has another range, or is
         /// read-only now.
         ended: Vec<String>,
+        /// Why a restart would refuse the configuration.
+        restart_refuses: Option<String>,
         /// Keys with another value that a restart is needed for.
         after_restart: Vec<&'static str>,
     },
@@ -145,6 +172,11 @@ pub enum Notice {
     AuditLog(String),
     /// A signal came: no new connections, and those that are idle are closed.
     Draining,
+    /// The server ends. All requests were answered, unless the time for that was over.
+    Drained {
+        /// Whether the time was over.
+        is_cut_off: bool,
+    },
 }
 
 type BlockPlane = Plane<Uring, Block>;
@@ -164,6 +196,10 @@ pub struct Checked {
     pub exports: Vec<(String, String)>,
     /// Files that would be made, with their bytes.
     pub files: Vec<(PathBuf, u64)>,
+    /// What is odd, and lets a server start all the same.
+    pub warnings: Vec<String>,
+    /// Whether a tenant has an objective.
+    pub has_objectives: bool,
     /// Names of devices that other processes hold, and these processes, as far as they are known.
     /// A running server keeps its devices at a reload; another one would not start.
     pub held: Vec<(String, Vec<Holder>)>,
@@ -199,20 +235,36 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
             .map(|(path, size_bytes)| (path.to_path_buf(), size_bytes))
             .collect(),
         held,
+        warnings: calibration::warnings(&config),
+        has_objectives: config
+            .tenants
+            .iter()
+            .any(|tenant| tenant.objective.is_some()),
         nvme: config.nvme.map_or_else(Vec::new, |nvme| nvme.listen),
         addresses: config.listen,
     })
+}
+
+/// Catches the signals that a server understands, from now on. Without that SIGHUP would end the
+/// process.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn catch_signals() -> Result<Signals, LaunchError> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(LaunchError::start("signals cannot be caught"))
 }
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
 /// [`LaunchError`]: nothing is left behind.
-pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+pub fn serve(
+    options: &Options,
+    mut signals: Signals,
+    notice: &mut dyn FnMut(Notice),
+) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
     let mut audit = Audit::open(&config)?;
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(LaunchError::start("signals cannot be caught"))?;
     let mut waits = |held| notice(Notice::AddressInUse(held));
     let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
@@ -222,8 +274,12 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     notice(Notice::Ready {
         addresses: std::mem::take(&mut started.addresses),
         nvme: std::mem::take(&mut started.nvme),
+        metrics: config.metrics,
         exports: names(&exports),
     });
+    for warning in calibration::warnings(&config) {
+        notice(Notice::Tenant(warning));
+    }
     attend(
         options,
         &config,
@@ -271,7 +327,8 @@ fn start(
     }
     shared.set_tls(tls);
     let shared = Arc::new(shared);
-    let metrics = launch::metrics_listener(config.metrics, waits)?;
+    let metrics = launch::metrics_listener(config.metrics, waits)
+        .map_err(|error| at_address(config, config.metrics, error))?;
     let mut running = Shards::new(Arc::clone(&plane), options.is_sandboxed);
     let mut listeners = Some(listeners);
     for shard in 0..shards {
@@ -332,12 +389,12 @@ fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Socke
     }
     if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
-            nbd.push((launch::listen(address, waits)?, address));
+            nbd.push((listen(config, address, waits)?, address));
         }
     }
     for address in for_nvme {
         if !nvme.iter().any(|(_, open)| *open == address) {
-            nvme.push((launch::listen(address, waits)?, address));
+            nvme.push((listen(config, address, waits)?, address));
         }
     }
     let (mut listeners, addresses): (Vec<_>, Vec<_>) = nbd.into_iter().unzip();
@@ -348,6 +405,41 @@ fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Socke
         addresses,
         nvme,
     })
+}
+
+fn listen(
+    config: &Config,
+    address: SocketAddr,
+    waits: &mut dyn FnMut(AddressInUse),
+) -> Result<OwnedFd, LaunchError> {
+    launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
+}
+
+/// Why an address cannot be listened on, at its place in the file. The default has none.
+fn at_address(
+    config: &Config,
+    address: Option<SocketAddr>,
+    error: launch::LaunchError,
+) -> LaunchError {
+    let mut places = config.addresses.iter();
+    let Some((_, place)) = places.find(|(named, _)| Some(*named) == address) else {
+        return error.into();
+    };
+    let kind = match &error {
+        launch::LaunchError::Metrics(_, source)
+        | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
+        _ => std::io::ErrorKind::Other,
+    };
+    let hint = match kind {
+        std::io::ErrorKind::AddrInUse => ". `ss -ltnp` shows the process that has the address",
+        std::io::ErrorKind::AddrNotAvailable => ". `ip address` shows the addresses of this host",
+        _ => "",
+    };
+    LaunchError::Address {
+        place: place.clone(),
+        source: Box::new(error),
+        hint,
+    }
 }
 
 /// The network of a shard. The first shard has all listeners.
@@ -376,12 +468,14 @@ fn backend(
 fn attend(
     options: &Options,
     config: &Config,
-    signals: &mut signal_hook::iterator::Signals,
+    signals: &mut Signals,
     started: &mut Started,
     audit: &mut Audit,
     notice: &mut dyn FnMut(Notice),
 ) -> Result<i32, LaunchError> {
     let mut ended_by = None;
+    let time = Duration::from_secs(config.drain_s.into());
+    let mut drain_until = Instant::now();
     while started.running.wait(TICK)? {
         while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
@@ -392,7 +486,10 @@ fn attend(
         for signal in signals.pending() {
             if signal == SIGHUP {
                 notice(reload(options, config, &started.shared, audit));
-                for trouble in troubles(&started.shared.exports()) {
+                let odd = Config::read(&options.config)
+                    .map(|config| calibration::warnings(&config))
+                    .unwrap_or_default();
+                for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
                     notice(Notice::Tenant(trouble));
                 }
             } else if ended_by.is_some() {
@@ -401,11 +498,16 @@ fn attend(
             } else {
                 ended_by = Some(signal);
                 notice(Notice::Draining);
-                let time = Duration::from_secs(config.drain_s.into());
+                drain_until = Instant::now() + time;
                 started.shared.begin_drain(time);
                 started.plane.drain(time);
             }
         }
+    }
+    if ended_by.is_some() {
+        notice(Notice::Drained {
+            is_cut_off: Instant::now() >= drain_until,
+        });
     }
     Ok(ended_by.unwrap_or(SIGTERM))
 }
@@ -424,14 +526,17 @@ fn troubles(exports: &export::Exports) -> Vec<String> {
 /// What to say of a tenant or a device.
 pub(crate) fn text(name: &str, about: qos::Notice) -> String {
     match about {
-        qos::Notice::Deficit { .. } => {
-            format!("{name} asks for more than its objective reserved: its requests wait")
-        }
+        qos::Notice::Deficit {
+            reserved, queued, ..
+        } => format!(
+            "{name} asks for more than its objective reserved, {} tokens/s: its requests wait, {queued} now. {RESERVE_MORE}",
+            Grouped(reserved)
+        ),
         qos::Notice::DeficitOver { .. } => {
             format!("{name} has stayed within its reservation for 10 s")
         }
         qos::Notice::CalibrationNoLongerHolds(drift) => {
-            format!("{name} no longer behaves as calibrated: {drift}: calibrate the device again")
+            format!("{name} no longer behaves as calibrated: {drift}. {CALIBRATE_AGAIN}")
         }
         qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
     }
@@ -449,13 +554,18 @@ fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Aud
             subsystem.check(&config)?;
         }
         let exports = export::open(&config, &old, shared.shards.len())?;
-        Ok((exports, tls, at_start.changed_at_restart_only(&config)))
+        // A start begins with the calibration, and not with the curve that was learnt.
+        let restart_refuses = plan::books(&config).err().map(|error| error.to_string());
+        let after_restart = at_start.changed_at_restart_only(&config);
+        Ok((exports, tls, after_restart, restart_refuses))
     });
     match opened {
-        Ok((exports, tls, after_restart)) => {
+        Ok((exports, tls, after_restart, restart_refuses)) => {
             let reloaded = Notice::Reloaded {
                 exports: names(&exports),
+                changed: export::changed(&old, &exports),
                 ended: export::ended(&old, &exports),
+                restart_refuses,
                 after_restart,
             };
             shared.set_tls(tls);

@@ -107,6 +107,8 @@ pub struct TenantStatus {
     pub write_p95_us: f64,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
+    /// Tokens a second that the objective reserves; 0 for best effort.
+    pub reserved_tokens_per_s: u64,
     /// 95th percentile in the last full window of the scheduler, in microseconds, of requests of
     /// the kind `window_p95_of`. `None` before there were enough of them, and after 5 s without.
     pub window_p95_us: Option<f64>,
@@ -294,6 +296,9 @@ impl Shared {
                 |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(|&shard| pick(shard)).sum();
             TenantStatus {
                 objective: export.objective,
+                reserved_tokens_per_s: export
+                    .objective
+                    .map_or(0, |objective| export.device.qos.needed(&objective)),
                 window_p95_of: export.tenant_spec().percentile_of(),
                 window_p95_us: shards
                     .iter()

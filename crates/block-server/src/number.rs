@@ -5,6 +5,27 @@ use std::fmt;
 use qos::Grouped;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
+/// How a size is written, for messages.
+pub const SIZE_HINT: &str =
+    "write a whole number and KiB, MiB, GiB or TiB without a space, as in \"200GiB\"";
+
+/// A number of bytes, as in "0", "4096", "512MiB" or "2TiB".
+pub fn parse_size(text: &str) -> Option<u64> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let shift = match unit {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 /// A whole number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whole<const MIN: u64, const MAX: u64>(u64);

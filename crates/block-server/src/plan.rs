@@ -63,7 +63,10 @@ pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
                     read_only: tenant.is_read_only,
                 });
                 admitted.map_err(|refused| {
-                    let text = format!("{:?} is refused already: {refused}", tenant.export);
+                    let text = format!(
+                        "{:?} does not fit the calibration: {refused}",
+                        tenant.export
+                    );
                     tenant.objective_place.error(text)
                 })?;
             }
@@ -201,7 +204,7 @@ mod tests {
         };
         let text = error.to_string();
         assert!(
-            text.starts_with("b.toml:7: tenant.objective: \"a\" is refused already"),
+            text.starts_with("b.toml:7: tenant.objective: \"a\" does not fit the calibration"),
             "{text}"
         );
     }

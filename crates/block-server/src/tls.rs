@@ -4,7 +4,7 @@ use std::io::{IoSlice, Read as _, Write as _};
 use std::sync::Arc;
 
 use dataplane::{Calls, FlowId};
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
@@ -40,8 +40,13 @@ impl ServerTls {
             }
         };
         let chain = certificates(&spec.certificate)?;
-        let key =
-            PrivateKeyDer::from_pem_file(&spec.key.path).map_err(|error| spec.key.error(error))?;
+        let key = PrivateKeyDer::from_pem_file(&spec.key.path).map_err(|error| {
+            let text = std::fs::read_to_string(&spec.key.path).unwrap_or_default();
+            match no_key(&text) {
+                Some(why) if matches!(error, pem::Error::NoItemsFound) => spec.key.error(why),
+                _ => spec.key.error(error),
+            }
+        })?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -62,7 +67,13 @@ impl ServerTls {
         };
         let config = builder
             .with_single_cert(chain, key)
-            .map_err(|error| spec.key.error(error))?;
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => spec.key.error(format!(
+                    "is not the private key of the certificate {}: name the key that the certificate was made with",
+                    spec.certificate.path.display()
+                )),
+                error => spec.key.error(error),
+            })?;
         Ok(Self {
             config: Arc::new(config),
             is_required: spec.is_required,
@@ -80,6 +91,18 @@ impl ServerTls {
             held_bytes: 0,
         })
     }
+}
+
+/// Why a text has no private key that the server can use.
+fn no_key(text: &str) -> Option<&'static str> {
+    let why = if text.contains("ENCRYPTED") {
+        "is encrypted, and the server has no passphrase: write the key without one by `openssl pkey -in KEY -out NEW`"
+    } else if text.contains("BEGIN CERTIFICATE") {
+        "holds a certificate: name the file with the private key of the certificate"
+    } else {
+        "holds no private key in PEM, with a line BEGIN PRIVATE KEY"
+    };
+    (!text.is_empty()).then_some(why)
 }
 
 /// The TLS of one connection.
@@ -196,5 +219,23 @@ impl Tls {
         self.session.send_close_notify();
         self.collect();
         self.flush(calls, flow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_key_is_named_by_what_it_holds() {
+        for (text, expected) in [
+            ("-----BEGIN ENCRYPTED PRIVATE KEY-----\n", "is encrypted"),
+            ("Proc-Type: 4,ENCRYPTED\n", "is encrypted"),
+            ("-----BEGIN CERTIFICATE-----\n", "holds a certificate"),
+            ("key\n", "holds no private key"),
+        ] {
+            assert!(no_key(text).unwrap().starts_with(expected), "{text}");
+        }
+        assert_eq!(no_key(""), None);
     }
 }

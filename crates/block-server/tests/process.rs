@@ -161,7 +161,8 @@ fn it_reloads_without_dropping_and_drains() {
     write_config(directory.path(), port, &with_metrics(&more));
     signal(&child, "-HUP");
     let line = next();
-    let expected = "Reloaded { exports: [\"a\", \"same\", \"b\"], ended: [\"a\"], after_restart: [\"connections_max\"] }";
+    let expected =
+        "ended: [\"a (read-only)\"], restart_refuses: None, after_restart: [\"connections_max\"] }";
     assert!(line.contains(expected), "{line}");
     // Who might write and may not any more is gone; the other one goes on. A new connection sees
     // the new configuration, and the same data.
@@ -209,7 +210,7 @@ fn it_reloads_without_dropping_and_drains() {
     write_config(directory.path(), port, &with_metrics(TENANT));
     signal(&child, "-HUP");
     let line = next();
-    let expected = "Reloaded { exports: [\"a\"], ended: [\"same\", \"b\"], after_restart: [] }";
+    let expected = "changed: [\"a (read_only from true to false)\"], ended: [\"same (gone)\", \"b (gone)\"], restart_refuses: None, after_restart: [] }";
     assert!(line.contains(expected), "{line}");
     assert!(same.is_closed());
     let log = std::fs::read_to_string(&audit).unwrap();
@@ -259,7 +260,11 @@ fn a_renamed_or_moved_tenant_s_client_cannot_write_any_more() {
         signal(&child, "-HUP");
         let mut line = String::new();
         messages.read_line(&mut line).unwrap();
-        assert!(line.contains("ended: [\"a\"]"), "{line}");
+        assert!(
+            line.contains("ended: [\"a (gone)\"]")
+                || line.contains("ended: [\"a (on another device)\"]"),
+            "{line}"
+        );
         // No time for the shard to look at its connections by itself.
         old.send(0, WRITE, 0, 3, b"bad");
         assert!(old.is_closed() && half.is_closed());
@@ -363,10 +368,16 @@ fn a_start_that_fails_admits_nobody() {
     let port = taken.local_addr().unwrap().port();
     let text = format!("audit_log = \"{}\"\n{TENANT}", audit.display());
     let config = write_config(directory.path(), port, &text);
-    let Some((mut child, line, _messages)) = start_process(&config) else {
+    let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
     };
     assert!(line.contains(&port.to_string()), "{line}");
+    let mut refused = String::new();
+    messages.read_line(&mut refused).unwrap();
+    assert!(
+        refused.contains("blocks.toml:1: listen: ") && refused.contains("`ss -ltnp`"),
+        "{refused}"
+    );
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let log = std::fs::read_to_string(&audit).unwrap();
     assert!(log.contains("\"refused\",\"reason\":"), "{log}");
@@ -387,9 +398,10 @@ fn what_cannot_be_served_is_named() {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).unwrap();
         file
     };
+    let locked = format!("is locked by process {} (", std::process::id());
     for (rest, expected) in [
         (file.as_str(), "blocks.toml:4: device.path: "),
-        (file.as_str(), "is locked by another process"),
+        (file.as_str(), &locked),
         (
             "[[device]]\npath = \"/no/such\"\n[[tenant]]\nexport = \"a\"\ndevice = \"/no/such\"\n",
             "blocks.toml:4: device.path: /no/such cannot be opened",

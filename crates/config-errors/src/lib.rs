@@ -3,9 +3,8 @@
 #![forbid(unsafe_code)]
 
 /// Types as serde names them, and what to call them.
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 18] = [
     (" as i128", " (beyond 64 bits)"),
-    ("missing field", "there is no key"),
     ("unknown field", "unknown key"),
     ("unknown variant", "unknown value"),
     ("EOF while parsing a value", "the text ends too early"),
@@ -37,12 +36,22 @@ pub fn plain(message: &str) -> String {
     let mut plain = names.fold(message.to_owned(), |text, (type_name, words)| {
         text.replace(type_name, words)
     });
-    plain = without_value(&plain);
+    plain = missing_first(&without_value(&plain));
     if let Some((before, name)) = plain.split_once("expected struct ") {
         let rest = name.trim_start_matches(|c: char| c.is_alphanumeric());
         plain = format!("{before}expected a table of keys{rest}");
     }
     plain
+}
+
+/// What is missing comes first, as in the messages of the configurations' own checks.
+fn missing_first(message: &str) -> String {
+    let parts = message.split_once("missing field `");
+    let parts = parts.and_then(|(before, rest)| Some((before, rest.split_once('`')?)));
+    match parts {
+        Some((before, (key, after))) => format!("{before}`{key}` is missing{after}"),
+        None => message.to_owned(),
+    }
 }
 
 /// A text of the wrong type is not repeated: it may be a secret, or a whole file with some.
@@ -80,7 +89,8 @@ mod tests {
                 "unknown field `a`, expected `b`",
                 "unknown key `a`, expected `b`",
             ),
-            ("missing field `a`", "there is no key `a`"),
+            ("missing field `a`", "`a` is missing"),
+            ("missing field `a` at line 3", "`a` is missing at line 3"),
             ("invalid value: string \"s3cr3t\"", "invalid value: a text"),
             ("as it is", "as it is"),
         ] {

@@ -33,9 +33,12 @@ pub enum Refused {
     /// The device was calibrated without writes.
     #[error(
         "the calibration has no writes, so only tenants that never write can be admitted beside an objective: \
-         calibrate with a write area, or make the tenant read-only with read_share = 1"
+         calibrate with a write area, or {advice}"
     )]
-    WritesNotCalibrated,
+    WritesNotCalibrated {
+        /// Which tenant could be read-only, and how.
+        advice: &'static str,
+    },
     /// The device is never that fast.
     #[error(
         "a 95th percentile of {p95_us} µs is below what the device does at its lowest calibrated rate, {best_us:.0} µs: \
@@ -73,7 +76,7 @@ pub enum Refused {
     },
     /// The tenant may write, and the device could not keep its promises to others then.
     #[error(
-        "beside writes the device takes only {} tokens/s, and other tenants reserved {}: make the tenant read-only",
+        "beside writes the device takes only {} tokens/s, and other tenants reserved {}: set `read_only = true` for the tenant",
         Grouped(*rate),
         Grouped(*reserved)
     )]
@@ -297,7 +300,18 @@ impl Admission {
         let column = match (is_read_only, &model.curve.mixed) {
             (true, _) => &model.curve.read_only,
             (false, Some(mixed)) => mixed,
-            (false, None) => return Err(Refused::WritesNotCalibrated),
+            (false, None) => {
+                let advice = match spec.objective {
+                    _ if !spec.is_writer() => {
+                        "set `read_only = true` for the device's other tenants"
+                    }
+                    Some(objective) if objective.writes() => {
+                        "make the tenant read-only: `read_only = true`, and `read_share = 1.0` in its objective"
+                    }
+                    _ => "set `read_only = true` for the tenant",
+                };
+                return Err(Refused::WritesNotCalibrated { advice });
+            }
         };
         let there = self.strictest_us();
         let new = spec.objective.map(|objective| objective.p95_us);
@@ -581,22 +595,26 @@ mod tests {
         let mut model = p3600_model();
         model.curve.mixed = None;
         let mut admission = Admission::new(Some(model));
+        let advice = |admission: &mut Admission, spec: &TenantSpec| match admission.admit(spec) {
+            Err(Refused::WritesNotCalibrated { advice }) => advice,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(
-            admission.admit(&critical(500, 1, 0.9)),
-            Err(Refused::WritesNotCalibrated)
+            advice(&mut admission, &critical(500, 1, 0.9)),
+            "make the tenant read-only: `read_only = true`, and `read_share = 1.0` in its objective"
         );
         // Without objectives anything goes, and nothing is limited.
         admission.admit(&TenantSpec::best_effort()).unwrap();
         assert_eq!(admission.shares(1.0, false).rate, None);
         assert_eq!(
-            admission.admit(&critical(500, 1, 1.0)),
-            Err(Refused::WritesNotCalibrated)
+            advice(&mut admission, &critical(500, 1, 1.0)),
+            "set `read_only = true` for the device's other tenants"
         );
         admission.release(&TenantSpec::best_effort());
         admission.admit(&critical(500, 1, 1.0)).unwrap();
         assert_eq!(
-            admission.admit(&TenantSpec::best_effort()),
-            Err(Refused::WritesNotCalibrated)
+            advice(&mut admission, &TenantSpec::best_effort()),
+            "set `read_only = true` for the tenant"
         );
         admission.admit(&READER).unwrap();
     }

@@ -13,7 +13,7 @@ use crate::feedback::Feedback;
 use crate::learning::{Finding, Learner};
 use crate::notice::{Notice, Notices};
 use crate::word::Word;
-use crate::{DeviceModel, Drift, TenantSpec, rounded, tokens_of};
+use crate::{DeviceModel, Drift, Objective, TenantSpec, rounded, tokens_of};
 
 /// Schedulers of one device at most: one bit of a word each.
 pub const THREADS_MAX: u32 = 64;
@@ -335,6 +335,11 @@ impl Device {
     /// The model with the curve as learnt so far. The next start begins with the calibration again.
     pub fn model(&self) -> Option<DeviceModel> {
         self.control().admission.model().cloned()
+    }
+
+    /// Tokens a second that an objective reserves.
+    pub fn needed(&self, objective: &Objective) -> u64 {
+        self.control().admission.needed(objective)
     }
 
     /// The model that the device was given last, without what was learnt since.

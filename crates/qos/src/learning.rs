@@ -29,9 +29,13 @@ pub struct Drift {
 
 impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let direction = match self.measured_p95_us > self.calibrated_p95_us {
+            true => "slower",
+            false => "faster",
+        };
         write!(
             f,
-            "a 95th percentile of {} µs at {} tokens/s, where {} µs were calibrated",
+            "it is {direction}, with a 95th percentile of {} µs at {} tokens/s, where {} µs were calibrated",
             Grouped::rounded(self.measured_p95_us),
             Grouped::rounded(self.tokens_per_s),
             Grouped::rounded(self.calibrated_p95_us)
@@ -188,5 +192,19 @@ mod tests {
             let p95_us = if second % 100 == 0 { 50_000.0 } else { 500.0 };
             assert_eq!(learner.observe(36e6, p95_us), Finding::Nothing);
         }
+    }
+
+    #[test]
+    fn a_drift_says_in_which_direction() {
+        let said = |measured_p95_us| {
+            let drift = Drift {
+                tokens_per_s: 1000.0,
+                calibrated_p95_us: 400.0,
+                measured_p95_us,
+            };
+            drift.to_string()
+        };
+        assert!(said(700.0).starts_with("it is slower, with a 95th percentile of 700 µs"));
+        assert!(said(70.0).starts_with("it is faster, with a 95th percentile of 70 µs"));
     }
 }

@@ -15,6 +15,10 @@ pub enum Notice {
     Deficit {
         /// The tenant.
         tenant: TenantId,
+        /// Tokens a second that the tenant reserved.
+        reserved: u64,
+        /// Requests that wait.
+        queued: u32,
     },
     /// The tenant's requests no longer wait for tokens.
     DeficitOver {

@@ -160,7 +160,9 @@ pub fn be_server() {
         idle: dataplane::idle::IdlePolicy::Learn,
         is_sandboxed: true,
     };
-    let code = match block_server::launch::serve(&options, &mut |notice| eprintln!("{notice:?}")) {
+    let signals = block_server::launch::catch_signals().unwrap();
+    let mut say = |notice| eprintln!("{notice:?}");
+    let code = match block_server::launch::serve(&options, signals, &mut say) {
         Ok(_) => 0,
         Err(error) => {
             eprintln!("{error}");

@@ -23,8 +23,9 @@ pub(crate) fn body<T: DeserializeOwned + JsonSchema>(bytes: &Bytes) -> Result<T,
         return Err(wrong(why));
     }
     let in_words = |error: &serde_json::Error| {
-        let text = tuner::spec::plain(&error.to_string());
-        match text.starts_with("there is no key ") {
+        let message = error.to_string();
+        let text = tuner::spec::plain(&message);
+        match message.starts_with("missing field ") {
             // The place is where the object ends, which is not to blame.
             true => {
                 let missing = text.split(" at line ").next().unwrap_or(&text);
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(refusal::<GivenNote>("[1]"), format!("{object} text"));
         assert_eq!(
             refusal::<GivenNote>("{}"),
-            "there is no key `text`; the keys are text"
+            "`text` is missing; the keys are text"
         );
         for (said, words) in [
             (

@@ -141,7 +141,11 @@ impl<T> Scheduler<T> {
         let waits = !tenant.queue.is_empty();
         if waits && credit <= limit {
             if account.set_in_deficit(true) {
-                self.notices.push(Notice::Deficit { tenant: tenant.id });
+                self.notices.push(Notice::Deficit {
+                    tenant: tenant.id,
+                    reserved: account.state().reserved(),
+                    queued: tenant.queue.len,
+                });
             }
         } else if credit >= limit / 2 && account.set_in_deficit(false) {
             // Half the way back: a tenant at its limit would be in and out with every request.

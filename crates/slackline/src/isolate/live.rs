@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tuner::process::Interrupt;
+
 use super::text;
 use crate::Done;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
@@ -54,10 +56,15 @@ impl Seen {
 }
 
 pub(super) fn run(state_dir: &Path) -> anyhow::Result<Done> {
-    live::on_screen(|terminal| watch(terminal, state_dir))
+    let interrupt = Interrupt::on_signals()?;
+    live::on_screen(|terminal| watch(terminal, state_dir, &interrupt))
 }
 
-fn watch(terminal: &mut ratatui::DefaultTerminal, state_dir: &Path) -> anyhow::Result<Done> {
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    state_dir: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Done> {
     let mut seen = Seen::default();
     loop {
         let status = isolate_run::read_status(state_dir)?;
@@ -71,6 +78,9 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, state_dir: &Path) -> anyhow::R
         terminal.draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))?;
         if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
             return Ok(Done::Positive);
+        }
+        if let Some(signal) = interrupt.signal() {
+            return Ok(Done::Signal(signal));
         }
     }
 }

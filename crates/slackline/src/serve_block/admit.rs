@@ -18,10 +18,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     device: Option<String>,
     /// 95th percentile of the latency of the tenant's reads, in microseconds.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::P95_US_MAX.into()))]
+    #[arg(long, value_parser = |text: &str| whole(text, qos::P95_US_MAX))]
     p95_us: u32,
     /// Highest rate for which the objective holds, in requests of 4 KiB a second.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=qos::IOPS_MAX.into()))]
+    #[arg(long, value_parser = |text: &str| whole(text, qos::IOPS_MAX))]
     iops: u32,
     /// Share of reads among these requests, from 0 to 1.
     #[arg(long)]
@@ -29,6 +29,13 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn whole(text: &str, max: u32) -> Result<u32, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| format!("write a whole number from 1 to {}", Grouped(max.into())))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use block_load::calibrate::{self, Calibration, Measured, Plan};
 use block_load::disk::Disk;
 use block_load::medium::Memory;
-use block_server::config::{Backing, parse_size};
+use block_server::config::{Backing, SIZE_HINT, parse_size};
 use block_server::device::{Device, Storage};
 use block_server::memory::host_bytes;
 use qos::Grouped;
@@ -72,6 +72,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     );
     keep_the_device(arguments)?;
     crate::ensure_writable(&[arguments.json.as_deref(), arguments.picture.as_deref()])?;
+    for file in [&arguments.json, &arguments.picture].into_iter().flatten() {
+        if file.is_file() {
+            message(&format!("{} will be replaced.", file.display()));
+        }
+    }
     let calibration = measure(arguments)?;
     let json = arguments.json.as_deref();
     crate::publish(json, &calibration, &text(&calibration), "the calibration")?;
@@ -137,9 +142,12 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
         ));
     };
     if let Some(size) = name.strip_prefix("memory:") {
-        let size_bytes = parse_size(size).filter(|size| (1 << 20..=1 << 40).contains(size));
-        let size_bytes =
-            size_bytes.with_context(|| format!("{name}: a size from 1MiB to 1TiB is needed"))?;
+        let size_bytes = parse_size(size)
+            .with_context(|| format!("{name}: {size:?} is not a size; {SIZE_HINT}"))?;
+        ensure!(
+            (1 << 20..=1 << 40).contains(&size_bytes),
+            "{name}: a size from 1MiB to 1TiB is needed"
+        );
         if let Some(free_bytes) = host_bytes("MemAvailable").filter(|&free| free < size_bytes) {
             bail!(
                 "{name}: {} bytes are needed, and this host has {} bytes of memory available",
@@ -218,7 +226,9 @@ fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
     let is_hole = |extent: &block_server::nbd::reply::Extent| extent.state != 0;
     ensure!(
         !first.iter().any(is_hole),
-        "{name}: has holes, and reads of holes never reach the disk: fill the file first"
+        "{name}: has holes, and reads of holes never reach the disk. Fill the file first, with `dd if=/dev/urandom \
+         of={name} bs=1M count={size_bytes} iflag=fullblock,count_bytes conv=notrunc`. `fallocate` is not enough: it \
+         reserves space and writes nothing"
     );
     Ok((device, area))
 }

@@ -84,20 +84,24 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
             ));
         }
         for (device, holders) in &checked.held {
-            let holders: Vec<String> = holders
-                .iter()
-                .map(|holder| format!("process {} ({})", holder.pid, holder.name))
-                .collect();
-            let holders = match &holders[..] {
-                [] => "another process".to_owned(),
-                holders => holders.join(", "),
-            };
+            let holders = block_server::holders::named(holders);
             message(&format!(
                 "{device} is in use by {holders}. If that is the server that you will reload, this is fine. A second server would not start"
             ));
         }
+        for warning in &checked.warnings {
+            message(warning);
+        }
+        if checked.has_objectives {
+            message(
+                "objectives were checked by the calibration, as at a start. A running server checks new objectives by the \
+                 curve that it has learnt since its start",
+            );
+        }
         return Ok(Done::Positive);
     }
+    // First: until then SIGHUP ends the process.
+    let signals = block_server::launch::catch_signals()?;
     let options = Options {
         config: arguments.config.clone(),
         idle: match arguments.idle {
@@ -112,7 +116,8 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
         .unwrap_or_default();
     crate::descriptors::raise_limit_for(connections_max);
     let manager = ServiceManager::connect();
-    let signal = block_server::launch::serve(&options, &mut |notice| say(notice, &manager))?;
+    let signal =
+        block_server::launch::serve(&options, signals, &mut |notice| say(notice, &manager))?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
         Done::Positive
     } else {
@@ -133,18 +138,30 @@ fn served(nbd: &[SocketAddr], nvme: &[SocketAddr]) -> String {
     served.join(" and ")
 }
 
-fn reloaded(exports: &[String], ended: &[String], after_restart: &[&str]) -> String {
+fn reloaded(
+    (exports, changed, ended): (&[String], &[String], &[String]),
+    after_restart: &[&str],
+    restart_refuses: Option<&str>,
+) -> String {
     let exports = exports.join(", ");
     let mut text = format!("configuration reloaded. Exports for new connections: {exports}");
-    if !ended.is_empty() {
-        let ended = ended.join(", ");
-        text += &format!(
-            ". NBD connections of these exports end, because the exports are gone, moved or read-only now: {ended}"
-        );
+    for (what, named) in [
+        ("New or changed", changed),
+        ("NBD connections that end, by export and reason", ended),
+    ] {
+        if !named.is_empty() {
+            text += &format!(". {what}: {}", named.join(", "));
+        }
     }
     if !after_restart.is_empty() {
         let keys = after_restart.join(", ");
         text += &format!(". Restart the server for the new value of {keys}");
+    }
+    if let Some(reason) = restart_refuses {
+        text += &format!(
+            ". A restart would refuse this configuration, because a start goes by the calibration and not by the curve \
+             that was learnt: {reason}"
+        );
     }
     text
 }
@@ -155,17 +172,31 @@ fn say(notice: Notice, manager: &ServiceManager) {
         Notice::Ready {
             addresses,
             nvme,
+            metrics,
             exports,
         } => {
             let served = served(&addresses, &nvme);
-            message(&format!("serving {served}: {}", exports.join(", ")));
+            let metrics = metrics.map_or_else(
+                || "No `metrics`: `status` cannot ask this server".to_owned(),
+                |address| format!("`status` and /metrics: {address}"),
+            );
+            message(&format!(
+                "serving {served}: {}. {metrics}",
+                exports.join(", ")
+            ));
             manager.tell(NotifyState::Ready);
         }
         Notice::Reloaded {
             exports,
+            changed,
             ended,
+            restart_refuses,
             after_restart,
-        } => message(&reloaded(&exports, &ended, &after_restart)),
+        } => message(&reloaded(
+            (&exports, &changed, &ended),
+            &after_restart,
+            restart_refuses.as_deref(),
+        )),
         Notice::NotReloaded(reason) => message(&format!(
             "reload refused, the old configuration stays in force: {reason}"
         )),
@@ -174,6 +205,11 @@ fn say(notice: Notice, manager: &ServiceManager) {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");
         }
+        Notice::Drained { is_cut_off: false } => message("drained: all requests were answered"),
+        Notice::Drained { is_cut_off: true } => message(
+            "the time for the drain is over (`drain_s`): connections that were left are closed, and their requests were \
+             not answered",
+        ),
     }
 }
 
@@ -186,13 +222,18 @@ mod tests {
         let names =
             |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
         let text = "configuration reloaded. Exports for new connections: a, b";
-        assert_eq!(reloaded(&names(&["a", "b"]), &[], &[]), text);
-        let more = reloaded(&names(&["a", "b"]), &names(&["c"]), &["listen", "drain_s"]);
+        let exports = names(&["a", "b"]);
+        assert_eq!(reloaded((&exports, &[], &[]), &[], None), text);
+        let more = reloaded(
+            (&exports, &names(&["b (new)"]), &names(&["c (gone)"])),
+            &["listen", "drain_s"],
+            Some("b.toml:7: no"),
+        );
         assert_eq!(
             more,
             format!(
-                "{text}. NBD connections of these exports end, because the exports are gone, moved or read-only now: c. \
-                 Restart the server for the new value of listen, drain_s"
+                "{text}. New or changed: b (new). NBD connections that end, by export and reason: c (gone). Restart the server for the new value of listen, drain_s. A restart would refuse this \
+                 configuration, because a start goes by the calibration and not by the curve that was learnt: b.toml:7: no"
             )
         );
     }

@@ -2,15 +2,18 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use block_server::config::Config;
+use block_server::config::metrics_of;
+use block_server::launch::{CALIBRATE_AGAIN, RESERVE_MORE};
 use block_server::metrics::{Status, TenantStatus};
 use http_client::{Client, Url};
 use qos::{Grouped, Operation};
 use ratatui::DefaultTerminal;
+use tuner::process::Interrupt;
 
 use crate::Done;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
@@ -24,8 +27,12 @@ const POINT_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The server's configuration. Needs the key `metrics`.
-    config: PathBuf,
+    /// The server's configuration. Only the key `metrics` is read: the server's address.
+    #[arg(required_unless_present = "address")]
+    config: Option<PathBuf>,
+    /// The address of the running server, instead of the one in the file.
+    #[arg(long, value_name = "ADDR")]
+    address: Option<SocketAddr>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -38,14 +45,20 @@ pub(crate) struct Arguments {
 struct Source {
     client: Client,
     url: Url,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
 }
 
 impl Source {
     fn text(&self) -> anyhow::Result<String> {
         self.client
             .text(&self.url, ANSWER_MAX_BYTES)
-            .with_context(|| format!("no server answers at {}", self.address))
+            .with_context(|| {
+                format!(
+                    "no server answers at {}. A running server keeps the address that `metrics` had at its start: give \
+                     that one as `status --address ADDR`",
+                    self.address
+                )
+            })
     }
 
     fn status(&self) -> anyhow::Result<Status> {
@@ -54,14 +67,7 @@ impl Source {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
-    let config = Config::read(&arguments.config)?;
-    let address = config.metrics.with_context(|| {
-        format!(
-            "{}: `metrics` is missing. Add metrics = \"127.0.0.1:9152\" and restart the server: `status` reads from that \
-             address",
-            arguments.config.display()
-        )
-    })?;
+    let address = address(arguments)?;
     let source = Source {
         client: Client::new(ANSWER_TIMEOUT),
         url: Url::parse(&format!("http://{address}/status")).map_err(anyhow::Error::msg)?,
@@ -75,16 +81,33 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             "--live needs a terminal. Use `status --json` in scripts"
         );
         let first = source.status()?;
-        live::on_screen(|terminal| watch(terminal, &source, first))?;
+        let interrupt = Interrupt::on_signals()?;
+        return live::on_screen(|terminal| watch(terminal, &source, first, &interrupt));
     } else {
         crate::print(&text(&source.status()?))?;
     }
     Ok(Done::Positive)
 }
 
+fn address(arguments: &Arguments) -> anyhow::Result<SocketAddr> {
+    if let Some(address) = arguments.address {
+        return Ok(address);
+    }
+    let file = arguments.config.as_deref().unwrap_or(Path::new(""));
+    metrics_of(file)?.with_context(|| {
+        format!(
+            "{}: `metrics` is missing. Add metrics = \"127.0.0.1:9152\" and restart the server: `status` reads from that \
+             address. A running server keeps the address from its start: give it as `status --address ADDR`",
+            file.display()
+        )
+    })
+}
+
 /// The lines above the tables, a value each second.
 #[derive(Default)]
 struct Seen {
+    /// The last value of `worst`; `None`: no tenant with an objective has enough requests.
+    worst_now: Option<f64>,
     worst: History,
     iops: History,
 }
@@ -96,7 +119,8 @@ impl Seen {
             let objective = tenant.objective?;
             Some(100.0 * tenant.window_p95_us? / f64::from(objective.p95_us))
         });
-        self.worst.push(shares.fold(0.0, f64::max));
+        self.worst_now = shares.reduce(f64::max);
+        self.worst.push(self.worst_now.unwrap_or(0.0));
         self.iops
             .push(status.tenants.iter().map(|tenant| tenant.iops).sum());
     }
@@ -112,7 +136,7 @@ impl Seen {
             line(
                 format!(
                     " p95 of the worst tenant: {} % of its objective ",
-                    now(&self.worst)
+                    self.worst_now.map_or_else(|| "–".to_owned(), number)
                 ),
                 &self.worst,
             ),
@@ -127,7 +151,12 @@ impl Seen {
     }
 }
 
-fn watch(terminal: &mut DefaultTerminal, source: &Source, first: Status) -> anyhow::Result<()> {
+fn watch(
+    terminal: &mut DefaultTerminal,
+    source: &Source,
+    first: Status,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Done> {
     let mut seen = Seen::default();
     let mut status = Ok(first);
     let mut point: Option<Instant> = None;
@@ -145,7 +174,10 @@ fn watch(terminal: &mut DefaultTerminal, source: &Source, first: Status) -> anyh
         };
         terminal.draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))?;
         if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
-            return Ok(());
+            return Ok(Done::Positive);
+        }
+        if let Some(signal) = interrupt.signal() {
+            return Ok(Done::Signal(signal));
         }
         status = source.status();
     }
@@ -160,8 +192,12 @@ fn text(status: &Status) -> String {
     for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
         let _ = writeln!(
             text,
-            "{} asks for more than its objective reserved: its requests wait.",
-            tenant.export
+            "{} asks for more than its objective reserved: it reserved {} tokens/s and used {} in the last second, and {} \
+             requests wait. {RESERVE_MORE}.",
+            tenant.export,
+            Grouped(tenant.reserved_tokens_per_s),
+            number(tenant.spent_tokens_per_s),
+            Grouped(tenant.queued.into())
         );
     }
     let _ = writeln!(text, "\nSince the start:\n{}", since_start(status));
@@ -236,13 +272,22 @@ fn now(status: &Status) -> comfy_table::Table {
         rows.add_row([
             tenant.export.clone(),
             objective,
-            p95.map_or_else(|| "–".to_owned(), number),
+            p95.map_or_else(|| "–".to_owned(), |us| window(us, tenant)),
             number(tenant.iops),
             number(tenant.spent_tokens_per_s),
             Grouped(tenant.queued.into()).to_string(),
         ]);
     }
     crate::table::fitted(rows)
+}
+
+/// A percentile of the last window, and whether it is above the tenant's objective.
+fn window(p95_us: f64, tenant: &TenantStatus) -> String {
+    let objective = tenant.objective;
+    match objective.is_some_and(|objective| p95_us > f64::from(objective.p95_us)) {
+        true => format!("{} (above)", number(p95_us)),
+        false => number(p95_us),
+    }
 }
 
 /// What the percentiles of the first table are of.
@@ -256,7 +301,17 @@ fn percentile(status: &Status) -> String {
         [] => String::new(),
         names => format!(" ({}: of writes)", names.join(", ")),
     };
-    format!("p95: of reads{writes}, in the last full window. –: too few reads, or none for 5 s.")
+    let is_above = |tenant: &TenantStatus| {
+        let objective = tenant.objective?;
+        Some(tenant.window_p95_us? > f64::from(objective.p95_us))
+    };
+    let above = match status.tenants.iter().any(|it| is_above(it) == Some(true)) {
+        true => " (above): above the objective.",
+        false => "",
+    };
+    format!(
+        "p95: of reads{writes}, in the last full window. –: too few reads, or none for 5 s.{above}"
+    )
 }
 
 /// What devices with a calibration have to give.
@@ -275,7 +330,7 @@ fn devices(status: &Status) -> String {
         if let Some(drift) = device.drift {
             let _ = writeln!(
                 text,
-                "{} no longer behaves as calibrated: {drift}. Calibrate the device again.",
+                "{} no longer behaves as calibrated: {drift}. {CALIBRATE_AGAIN}.",
                 device.device
             );
         }
@@ -317,7 +372,13 @@ fn lending(status: &Status) -> String {
 
 fn since_start(status: &Status) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
-        "export", "reads", "p95 µs", "writes", "p95 µs", "errors", "refused",
+        "export",
+        "reads",
+        "read p95 µs",
+        "writes",
+        "write p95 µs",
+        "errors",
+        "refused",
     ]);
     let p95 = |requests: u64, us: f64| match requests {
         0 => "–".to_owned(),
@@ -352,7 +413,7 @@ mod tests {
             "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
             "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
             "received_tokens_per_s": 0.0, "read_p50_us": 90.0, "read_p95_us": 210.0,
-            "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "window_p95_us": null, "window_p95_of": "read",
+            "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "reserved_tokens_per_s": 0, "window_p95_us": null, "window_p95_of": "read",
             "credit_tokens": 0, "spent_tokens": 1, "given_tokens": 1, "received_tokens": 1,
             "queued": 0, "in_deficit": false,
         });
@@ -368,6 +429,7 @@ mod tests {
                 "db",
                 serde_json::json!({
                     "objective": {"p95_us": 500, "iops": 20000, "read_share": 0.9},
+                    "reserved_tokens_per_s": 180_000,
                     "namespace": 1, "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
                 }),
             ),
@@ -405,6 +467,22 @@ mod tests {
     #[test]
     fn everything_about_the_tenants_is_said() {
         insta::assert_snapshot!(text(&status()));
+    }
+
+    #[test]
+    fn a_missed_objective_is_marked() {
+        let mut status = status();
+        assert!(!text(&status).contains("above"));
+        status.tenants[0].window_p95_us = Some(530.0);
+        let shown = text(&status);
+        assert!(shown.contains(" 530 (above) "), "{shown}");
+        assert!(shown.contains("(above): above the objective."), "{shown}");
+        let mut seen = Seen::default();
+        seen.push(&status);
+        assert!(seen.lines()[0].title.contains(" 106 % of its objective"));
+        status.tenants[0].window_p95_us = None;
+        seen.push(&status);
+        assert!(seen.lines()[0].title.contains(" – % of its objective"));
     }
 
     #[test]

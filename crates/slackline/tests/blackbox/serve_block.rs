@@ -78,6 +78,19 @@ fn it_serves_says_how_it_is_and_drains() {
     let asked = run("status", &config, &[]);
     assert!(String::from_utf8_lossy(&asked.stdout).contains("Connections: 1"));
     live(&config);
+    // Whatever is in the file by now, the server says how it is.
+    std::fs::write(
+        &config,
+        format!("metrics = \"127.0.0.1:{metrics}\"\nx = = 1\n"),
+    )
+    .unwrap();
+    let asked = run("status", &config, &[]);
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("Connections: 1"));
+    let address = format!("127.0.0.1:{metrics}");
+    let asked = command(&["status", "--address", &address])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("Connections: 1"));
     let pid = child.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -210,6 +223,45 @@ fn live(config: &Path) {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert_eq!(code, Some(0));
+    let line = format!(
+        "timeout --foreground --preserve-status 2 {} serve-block status {} --live; echo ended=$?",
+        env!("CARGO_BIN_EXE_slackline"),
+        config.display()
+    );
+    let output = Command::new("timeout")
+        .args(["60", "script", "--quiet", "--command", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let leaves_the_screen = text.rfind("\u{1b}[?1049l");
+    assert!(
+        leaves_the_screen.is_some() && text.contains("ended=143"),
+        "{text:?}"
+    );
+}
+
+/// The file is a pipe that nobody writes: the server is at its very beginning.
+#[test]
+fn signals_are_caught_before_the_file_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("blocks.toml");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let mut child = command(&["run", pipe.to_str().unwrap()]).spawn().unwrap();
+    let has_caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        u64::from_str_radix(caught.unwrap().trim(), 16).unwrap() & 1 == 1
+    };
+    let is_caught = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(25));
+        has_caught()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_caught);
 }
 
 #[test]

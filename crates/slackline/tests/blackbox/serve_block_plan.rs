@@ -204,8 +204,13 @@ fn what_cannot_be_calibrated_is_named() {
             "/dev/null is neither a block device nor a regular file",
         ),
         (&[&sparse], "has holes"),
+        (&[&sparse], "count=4194304 iflag=fullblock,count_bytes"),
         (&[&small], "at least 1 MiB is needed"),
         (&["memory:7"], "memory:7: a size from 1MiB"),
+        (
+            &["memory:64MB"],
+            "memory:64MB: \"64MB\" is not a size; write a whole number and KiB, MiB",
+        ),
         (
             &["memory:1TiB"],
             "memory:1TiB: 1,099,511,627,776 bytes are needed",

@@ -152,7 +152,7 @@ impl Source {
     fn wrong(&self, line: Option<usize>, key: Option<String>, message: &str) -> SpecError {
         let key = key.unwrap_or_default();
         let mut message = shortened(&plain(message));
-        if line.is_none() && message == "there is no key `parameters`" {
+        if line.is_none() && message == "`parameters` is missing" {
             message = self.no_parameters();
         }
         if key.starts_with("workload.parse") {

@@ -704,7 +704,7 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     );
     assert_eq!(
         json("{\"parameters\": [{\"name\": \"x\"}]}"),
-        "spec.json:1: there is no key `type`"
+        "spec.json:1: `type` is missing"
     );
     // What is missing from the whole file has no line; from the first table, that of its head.
     assert_eq!(
@@ -730,7 +730,7 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     }
     assert_eq!(
         toml("[[parameters]]\nname = \"x\"\n"),
-        "spec.toml:1: parameters[0]: there is no key `type`"
+        "spec.toml:1: parameters[0]: `type` is missing"
     );
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("spec.toml");
