@@ -129,6 +129,10 @@ pub enum Action {
 
 /// What came of an action.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and it is taken apart at once"
+)]
 pub enum Observation {
     /// Of [`Action::Watch`].
     Watched(Seen),
