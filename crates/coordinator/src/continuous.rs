@@ -458,11 +458,11 @@ impl World for Host<'_> {
     ) -> Result<Option<Applied>, TunerError> {
         let row = self.coordinator.store.experiment(self.id);
         let row = row.map_err(TunerError::from)?;
-        if configuration.is_some() {
-            if let Some(why) = row.report.changed_template(self.spec) {
-                self.is_applied = true;
-                return Ok(Some(Err(why)));
-            }
+        if configuration.is_some()
+            && let Some(why) = row.report.changed_template(self.spec)
+        {
+            self.is_applied = true;
+            return Ok(Some(Err(why)));
         }
         let promoted = match configuration {
             Some(configuration) => self.live.promote(configuration, &row.served()),

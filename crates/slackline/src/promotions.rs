@@ -539,7 +539,7 @@ objective = {{ metric = "latency_p99_us" }}"#
             listed
                 .sentence(&spec(""))
                 .unwrap()
-                .contains("has these values")
+                .contains("uses the promoted values")
         );
         let given = listed.sentence(&spec(", default = 60")).unwrap();
         assert!(given.contains("The control has other values"), "{given}");
