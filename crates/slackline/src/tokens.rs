@@ -53,7 +53,9 @@ fn role(text: &str) -> Result<Role, String> {
 
 /// A moment to come: absolute, or from now on.
 fn moment(text: &str) -> Result<Timestamp, String> {
+    // Seconds are enough, now and then: a period below a second is none.
     let now = Zoned::now();
+    let now = now.with().subsec_nanosecond(0).build().unwrap_or(now);
     let date = || {
         let date = text.parse::<jiff::civil::Date>().ok()?;
         Some(date.to_zoned(now.time_zone().clone()).ok()?.timestamp())
@@ -61,7 +63,6 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     let span = || now.checked_add(text.parse::<Span>().ok()?).ok();
     let moment = text.parse::<Timestamp>().ok().or_else(date);
     let moment = moment.or_else(|| span().map(|then| then.timestamp()));
-    // Seconds are enough.
     let moment = moment.and_then(|it| Timestamp::from_second(it.as_second()).ok());
     match moment {
         Some(moment) if moment > now.timestamp() => Ok(moment),
