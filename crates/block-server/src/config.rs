@@ -230,10 +230,10 @@ impl RawDevice {
 
     fn keys(&self, reader: &Reader<'_>) -> Vec<Place> {
         [
-            reader.place_of(&self.name, "device.name"),
-            reader.place_of(&self.create, "device.create"),
-            reader.place_of(&self.preallocate, "device.preallocate"),
-            reader.place_of(&self.direct, "device.direct"),
+            reader.place_of(self.name.as_ref(), "device.name"),
+            reader.place_of(self.create.as_ref(), "device.create"),
+            reader.place_of(self.preallocate.as_ref(), "device.preallocate"),
+            reader.place_of(self.direct.as_ref(), "device.direct"),
         ]
         .into_iter()
         .flatten()
@@ -366,11 +366,7 @@ impl Reader<'_> {
         }
     }
 
-    fn place_of<T>(&self, value: &Option<Spanned<T>>, key: &'static str) -> Option<Place> {
-        value.as_ref().map(|value| self.place(value, key))
-    }
-
-    fn place_of_ref<T>(&self, value: Option<&Spanned<T>>, key: &'static str) -> Option<Place> {
+    fn place_of<T>(&self, value: Option<&Spanned<T>>, key: &'static str) -> Option<Place> {
         value.map(|value| self.place(value, key))
     }
 
@@ -536,8 +532,8 @@ impl Reader<'_> {
                 .error("must be above 0"));
         }
         let range_place = self
-            .place_of_ref(length, "tenant.range.length")
-            .or_else(|| self.place_of_ref(offset, "tenant.range.offset"));
+            .place_of(length, "tenant.range.length")
+            .or_else(|| self.place_of(offset, "tenant.range.offset"));
         let objective = raw.objective.as_ref();
         if let Some(objective) = objective
             && raw.read_only
@@ -700,8 +696,8 @@ impl Reader<'_> {
             devices,
             tenants,
             keys: [
-                self.place_of(&raw.audit_log, "audit_log"),
-                self.place_of(&raw.memory, "memory"),
+                self.place_of(raw.audit_log.as_ref(), "audit_log"),
+                self.place_of(raw.memory.as_ref(), "memory"),
             ]
             .into_iter()
             .flatten()

@@ -474,8 +474,6 @@ fn attend(
     notice: &mut dyn FnMut(Notice),
 ) -> Result<i32, LaunchError> {
     let mut ended_by = None;
-    let time = Duration::from_secs(config.drain_s.into());
-    let mut drain_until = Instant::now();
     while started.running.wait(TICK)? {
         while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
@@ -485,10 +483,8 @@ fn attend(
         }
         for signal in signals.pending() {
             if signal == SIGHUP {
-                notice(reload(options, config, &started.shared, audit));
-                let odd = Config::read(&options.config)
-                    .map(|config| calibration::warnings(&config))
-                    .unwrap_or_default();
+                let (reloaded, odd) = reload(options, config, &started.shared, audit);
+                notice(reloaded);
                 for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
                     notice(Notice::Tenant(trouble));
                 }
@@ -498,15 +494,15 @@ fn attend(
             } else {
                 ended_by = Some(signal);
                 notice(Notice::Draining);
-                drain_until = Instant::now() + time;
+                let time = Duration::from_secs(config.drain_s.into());
                 started.shared.begin_drain(time);
                 started.plane.drain(time);
             }
         }
     }
-    if ended_by.is_some() {
+    if let Some(drain) = started.shared.drain() {
         notice(Notice::Drained {
-            is_cut_off: Instant::now() >= drain_until,
+            is_cut_off: Instant::now() >= drain.until,
         });
     }
     Ok(ended_by.unwrap_or(SIGTERM))
@@ -543,10 +539,18 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
 }
 
 /// Reads the configuration again. Keys of [`Config::changed_at_restart_only`] keep the value that
-/// they had in `at_start`.
-fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Audit) -> Notice {
+/// they had in `at_start`. Returns what came of it, and what is odd about the configuration.
+fn reload(
+    options: &Options,
+    at_start: &Config,
+    shared: &Shared,
+    audit: &mut Audit,
+) -> (Notice, Vec<String>) {
     let old = shared.exports();
-    let opened = Config::read(&options.config).and_then(|config| {
+    let config = Config::read(&options.config);
+    let odd = config.as_ref().map(calibration::warnings);
+    let odd = odd.unwrap_or_default();
+    let opened = config.and_then(|config| {
         let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
         Audit::check_is_alone(&config)?;
         memory::check(&config)?;
@@ -559,7 +563,7 @@ fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Aud
         let after_restart = at_start.changed_at_restart_only(&config);
         Ok((exports, tls, after_restart, restart_refuses))
     });
-    match opened {
+    let notice = match opened {
         Ok((exports, tls, after_restart, restart_refuses)) => {
             let reloaded = Notice::Reloaded {
                 exports: names(&exports),
@@ -580,5 +584,6 @@ fn reload(options: &Options, at_start: &Config, shared: &Shared, audit: &mut Aud
             shared.set_not_reloaded(Some(reason.clone()));
             Notice::NotReloaded(reason)
         }
-    }
+    };
+    (notice, odd)
 }

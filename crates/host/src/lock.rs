@@ -152,6 +152,19 @@ impl Lock {
             .and_then(|()| file.write_all(text.as_bytes()));
         Ok(Self { file })
     }
+
+    /// Who holds the lock of a directory now, as the [`HostError::Locked`] that
+    /// [`take`](Self::take) would return, without taking the lock. `None` where nobody holds it, or
+    /// where it cannot be looked at.
+    #[must_use]
+    pub fn holder(state_dir: &Path) -> Option<HostError> {
+        let path = state_dir.join("lock");
+        let mut file = File::open(&path).ok()?;
+        // A shared lock changes nothing for its holder, and ends with the file.
+        let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        let holder = (!is_free).then(|| Holder::read(&mut file));
+        holder.filter(Holder::is_alive).map(|it| it.locks(path))
+    }
 }
 
 /// A word of a command without what may be a password: the login and the query of an address.
@@ -164,21 +177,6 @@ fn without_login(word: &str) -> String {
     match place.rsplit_once('@') {
         Some((_, place)) => format!("{scheme}://…@{place}"),
         None => format!("{scheme}://{place}"),
-    }
-}
-
-impl Lock {
-    /// Who holds the lock of a directory now, as the [`HostError::Locked`] that
-    /// [`take`](Self::take) would return, without taking the lock. `None` where nobody holds it, or
-    /// where it cannot be looked at.
-    #[must_use]
-    pub fn holder(state_dir: &Path) -> Option<HostError> {
-        let path = state_dir.join("lock");
-        let mut file = File::open(&path).ok()?;
-        // A shared lock changes nothing for its holder, and ends with the file.
-        let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-        let holder = (!is_free).then(|| Holder::read(&mut file));
-        holder.filter(Holder::is_alive).map(|it| it.locks(path))
     }
 }
 

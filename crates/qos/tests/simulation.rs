@@ -4,24 +4,9 @@
 
 mod machine;
 
-use machine::{Load, Machine};
+use machine::{CRITICAL, GREEDY, Load, Machine, OBJECTIVE};
+use qos::Notice;
 use qos::simulated::Stalls;
-use qos::{Notice, Objective};
-
-const OBJECTIVE: Objective = Objective {
-    p95_us: 500,
-    iops: 20_000,
-    read_share: 0.9,
-};
-const CRITICAL: Load = Load::Open {
-    iops: 19_000.0,
-    read_share: 0.9,
-};
-const GREEDY: Load = Load::Closed {
-    depth: 256,
-    len_bytes: 4096,
-    read_share: 0.0,
-};
 
 /// Share of one-second windows in which the objective held, and tokens a second of the writer.
 fn beside_a_writer(is_scheduled: bool, seed: u64) -> (f64, f64) {

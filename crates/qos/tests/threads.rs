@@ -6,27 +6,13 @@ mod machine;
 
 use std::sync::{Arc, Barrier};
 
-use machine::{Load, Machine};
+use machine::{CRITICAL, GREEDY, Load, Machine, OBJECTIVE};
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
 use qos::{Device, Objective, Operation, Request, Scheduler, TenantId, TenantSpec};
 
-const OBJECTIVE: Objective = Objective {
-    p95_us: 500,
-    iops: 20_000,
-    read_share: 0.9,
-};
 /// Tokens a second that it reserves.
 const RESERVED: u64 = 3_800_000;
-const CRITICAL: Load = Load::Open {
-    iops: 19_000.0,
-    read_share: 0.9,
-};
-const GREEDY: Load = Load::Closed {
-    depth: 256,
-    len_bytes: 4096,
-    read_share: 0.0,
-};
 
 /// Where the connections of a tenant are.
 #[derive(Clone, Copy, Debug)]

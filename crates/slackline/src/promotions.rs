@@ -55,7 +55,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     Vec::new()
                 }
             };
-            records.retain(|it| is_of_command(it, &served));
+            records.retain(|it| known_to_server(it, &served).is_none());
             if *json {
                 let listed = records.iter().map(|it| Listed::of(it, &roots));
                 let listed = listed.map(serde_json::to_value);
@@ -77,13 +77,11 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Undo { number, json } => {
             let records = tuner::promotions::list(state_dir)?;
             let record = records.iter().find(|it| it.number == *number);
-            if let Some(by) = record.and_then(|it| it.served.as_ref())
-                && served(state_dir)
-                    .is_ok_and(|served| served.iter().any(|it| it.id == by.experiment))
-            {
+            let served = served(state_dir).unwrap_or_default();
+            if let Some(by) = record.and_then(|it| known_to_server(it, &served)) {
                 anyhow::bail!(
                     "experiment {0} made this promotion. Roll it back through the server: `slackline experiments rollback {0}`",
-                    by.experiment
+                    by.id
                 );
             }
             let changes = tuner::promotions::undo(state_dir, &roots, *number)?;
@@ -120,11 +118,11 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     }
 }
 
-/// Whether a promotion in the list is none of these, which the server's database has: a command has
-/// made it, or an experiment that the database has lost.
-fn is_of_command(record: &PromotionRecord, served: &[Served]) -> bool {
-    let by = record.served.as_ref();
-    by.is_none_or(|by| served.iter().all(|it| it.id != by.experiment))
+/// Which of these, the promotions that the server's database has, a promotion in the list is.
+/// `None`: a command has made it, or an experiment that the database has lost.
+fn known_to_server<'a>(record: &PromotionRecord, served: &'a [Served]) -> Option<&'a Served> {
+    let by = record.served.as_ref()?;
+    served.iter().find(|it| it.id == by.experiment)
 }
 
 /// A promotion by an experiment of `slackline serve`.
@@ -307,7 +305,7 @@ fn text(record: &PromotionRecord, roots: &Roots) -> String {
     )];
     if let Some(by) = &record.served {
         lines.push(format!(
-            "   Experiment {} of `slackline serve` promoted it. Its database does not have the experiment as promoted any more.",
+            "   Experiment {} of `slackline serve` promoted it. The server's database has lost the record of this promotion.",
             by.experiment
         ));
     }
@@ -392,23 +390,22 @@ pub(crate) fn put_in_force(
     Ok(changed)
 }
 
-/// What promotions have in force on this host of that which the specification measures, a sentence
-/// each with the way back. The control has these values wherever it takes the live ones.
+/// The promotions in force that set a knob or a file of this specification: a sentence each, with
+/// the command that rolls it back. The control has these values wherever it takes the live ones.
 fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
     let roots = Roots::default();
     let command = crate::shell_command(state_dir);
     let mut found = Vec::new();
-    let by_server = served(state_dir).unwrap_or_else(|why| {
+    let mut by_server = served(state_dir).unwrap_or_else(|why| {
         message(&format!("warning: {why}"));
         Vec::new()
     });
-    let by_server: Vec<_> = by_server.iter().filter(|it| it.is_in_force).collect();
+    by_server.retain(|it| it.is_in_force);
     match tuner::promotions::list(state_dir) {
         Ok(records) => {
             for record in records.iter().filter(|it| it.is_in_force(&roots)) {
                 // What the server knows is rolled back by the server.
-                let by = record.served.as_ref();
-                if by.is_some_and(|by| by_server.iter().any(|it| it.id == by.experiment)) {
+                if known_to_server(record, &by_server).is_some() {
                     continue;
                 }
                 found.push(Before {
@@ -482,7 +479,8 @@ impl Before {
     }
 }
 
-/// Says what promotions have in force of that which the specification measures, and returns it.
+/// Warns of the promotions in force that set a knob or a file of this specification, and returns
+/// the warnings.
 pub(crate) fn warn_of_measured(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
     let before = measured_by(spec, state_dir);
     for sentence in &before {

@@ -574,6 +574,7 @@ mod tests {
     use crate::assignment::Measured;
     use crate::evaluation::{Measurement, Outcome};
     use crate::ledger::PlannedArm;
+    use crate::spec::CheckedSpec;
 
     #[test]
     fn a_violated_evaluation_names_what_it_broke_and_how_far() {
@@ -614,16 +615,23 @@ mod tests {
         assert_eq!(of(Outcome::Aborted, Some("slow"), &excess).unwrap(), "slow");
     }
 
-    #[test]
-    fn a_winner_that_is_not_the_first_of_the_table_says_why() {
+    /// The specification of an experiment with one parameter, and its report before anything is
+    /// measured.
+    fn begun() -> (CheckedSpec, Report) {
         let text = r#"{
             "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
             "target": { "start": ["true"] },
             "workload": { "command": ["true"], "parse": "wrk" },
             "objective": { "metric": "latency_p99_us" } }"#;
         let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let report = crate::experiment::begin(&spec);
+        (spec, report)
+    }
+
+    #[test]
+    fn a_winner_that_is_not_the_first_of_the_table_says_why() {
+        let (_, mut report) = begun();
         let at = |x: i64| bayes_opt::Configuration([("x".to_owned(), x.into())].into());
-        let mut report = crate::experiment::begin(&spec);
         for (number, x, score) in [(1, 5, 0.0), (2, 3, -0.2), (3, 8, -0.5), (4, 3, -0.1)] {
             let measurement = Measurement {
                 score,
@@ -654,13 +662,7 @@ mod tests {
 
     #[test]
     fn where_no_evaluation_gave_a_result_the_last_reason_is_said() {
-        let text = r#"{
-            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
-            "target": { "start": ["true"] },
-            "workload": { "command": ["true"], "parse": "wrk" },
-            "objective": { "metric": "latency_p99_us" } }"#;
-        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
-        let mut report = crate::experiment::begin(&spec);
+        let (spec, mut report) = begun();
         let reason = "the order is not signed with a key that it knows";
         for number in 1..3 {
             let record = Measured::failed(reason.into());

@@ -41,6 +41,24 @@ pub(crate) enum Load {
     },
 }
 
+/// A latency-critical tenant's promise.
+pub(crate) const OBJECTIVE: Objective = Objective {
+    p95_us: 500,
+    iops: 20_000,
+    read_share: 0.9,
+};
+/// The load of a tenant that keeps to the promise.
+pub(crate) const CRITICAL: Load = Load::Open {
+    iops: 19_000.0,
+    read_share: 0.9,
+};
+/// A writer that takes all it gets.
+pub(crate) const GREEDY: Load = Load::Closed {
+    depth: 256,
+    len_bytes: 4096,
+    read_share: 0.0,
+};
+
 /// A second of a tenant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Second {

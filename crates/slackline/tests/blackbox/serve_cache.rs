@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use crate::toy::{free_port, on_uring};
@@ -178,6 +178,16 @@ impl Wire {
         command
     }
 
+    /// A server with these arguments, once it serves.
+    fn serving(&self, arguments: &[&str]) -> (Child, BufReader<ChildStderr>) {
+        let mut child = self.serve(arguments).spawn().unwrap();
+        let mut messages = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        messages.read_line(&mut line).unwrap();
+        assert!(line.contains("on 10.79.0.2:11211"), "{line}");
+        (child, messages)
+    }
+
     /// What Linux's own TCP, in the client's namespace, gets for the bytes that `request` prints.
     fn ask(&self, request: &str) -> String {
         let script = format!(
@@ -209,14 +219,7 @@ fn it_serves_on_an_interface_of_its_own() {
     let Some(wire) = Wire::new("serve") else {
         return;
     };
-    let mut child = wire
-        .serve(&["--net", "xdp:eth0", "--listen", XDP_SERVER])
-        .spawn()
-        .unwrap();
-    let mut messages = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    messages.read_line(&mut line).unwrap();
-    assert!(line.contains("on 10.79.0.2:11211"), "{line}");
+    let (mut child, _messages) = wire.serving(&["--net", "xdp:eth0", "--listen", XDP_SERVER]);
     assert!(wire.link().contains("xdp"), "{}", wire.link());
     let answer = wire.ask(r"printf 'set a 0 0 1\r\nx\r\nget a\r\nquit\r\n'");
     assert_eq!(answer, "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
@@ -238,16 +241,9 @@ fn several_cores_serve_several_queues_until_they_are_killed() {
     };
     let before = wire.link();
     for round in 0..2 {
-        let mut child = wire
-            .serve(&[
-                "--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0,1",
-            ])
-            .spawn()
-            .unwrap();
-        let mut messages = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        messages.read_line(&mut line).unwrap();
-        assert!(line.contains("on 10.79.0.2:11211"), "{line}");
+        let (mut child, _messages) = wire.serving(&[
+            "--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0,1",
+        ]);
         // Each connection takes a queue by its port.
         for key in 0..8 {
             let answer = wire.ask(&format!(

@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use super::wire::Ip;
-use super::wire::ethernet::Mac;
+use super::wire::arp::{self, Operation};
+use super::wire::ethernet::{self, Mac};
 use super::{Config, FrameSink};
 
 /// The stack's addresses in all tests.
@@ -40,6 +41,26 @@ fn config(mac: Mac, addresses: &[(Ip, u8)]) -> Config {
         addresses.to_vec(),
         (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210),
     )
+}
+
+/// What the peer says by ARP.
+fn arp_frame(operation: Operation, target: Ip) -> Vec<u8> {
+    let packet = arp::Packet {
+        operation,
+        sender_mac: REMOTE_MAC,
+        sender: REMOTE,
+        target_mac: LOCAL_MAC,
+        target,
+    };
+    let mut frame = vec![0; ethernet::HEADER_BYTES];
+    ethernet::Header {
+        destination: LOCAL_MAC,
+        source: REMOTE_MAC,
+        ethertype: ethernet::ARP,
+    }
+    .write(&mut frame);
+    frame.extend_from_slice(&packet.bytes());
+    frame
 }
 
 /// A sink that keeps the frames.

@@ -18,8 +18,9 @@
 
 use std::collections::VecDeque;
 
-use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, config};
+use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, arp_frame, config};
 use crate::api::FlowId;
+use crate::tcp::wire::arp::{self, Operation};
 use crate::tcp::wire::segment::{self, Options, Segment};
 use crate::tcp::wire::{ethernet, icmp, ip};
 use crate::tcp::{Config, Data, Event, KeepAlive, Stack};
@@ -346,23 +347,10 @@ impl Runner {
     fn answer_arp(&mut self) {
         let frame = self.frames.sent.pop_front().expect("an ARP request");
         let bytes = &frame[ethernet::HEADER_BYTES..];
-        let request = crate::tcp::wire::arp::Packet::parse(bytes).expect("an ARP request");
+        let request = arp::Packet::parse(bytes).expect("an ARP request");
         assert_eq!(request.target, REMOTE);
-        let reply = crate::tcp::wire::arp::Packet {
-            operation: crate::tcp::wire::arp::Operation::Reply,
-            sender_mac: REMOTE_MAC,
-            sender: REMOTE,
-            target_mac: request.sender_mac,
-            target: request.sender,
-        };
-        let mut frame = vec![0; ethernet::HEADER_BYTES];
-        ethernet::Header {
-            destination: LOCAL_MAC,
-            source: REMOTE_MAC,
-            ethertype: ethernet::ARP,
-        }
-        .write(&mut frame);
-        frame.extend_from_slice(&reply.bytes());
+        assert_eq!(request.sender_mac, LOCAL_MAC);
+        let frame = arp_frame(Operation::Reply, request.sender);
         let mut frames = std::mem::take(&mut self.frames);
         self.stack().receive(0, &frame, &mut frames);
         self.frames = frames;

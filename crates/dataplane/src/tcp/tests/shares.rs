@@ -7,10 +7,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::pair::{Random, Trouble};
-use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, config};
+use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, arp_frame, config};
 use crate::api::FlowId;
-use crate::tcp::wire::arp::{self, Operation};
-use crate::tcp::wire::ethernet;
+use crate::tcp::wire::arp::Operation;
 use crate::tcp::{Config, Data, Directory, Event, Stack};
 
 const PORT: u16 = 11_211;
@@ -332,25 +331,6 @@ fn two() -> (Server, Frames) {
     let mut server = Server::new(&|_| {}, 5_000_000);
     server.move_group(1, 0);
     (server, Frames::default())
-}
-
-fn arp_frame(operation: Operation, target: crate::tcp::wire::Ip) -> Vec<u8> {
-    let packet = arp::Packet {
-        operation,
-        sender_mac: REMOTE_MAC,
-        sender: REMOTE,
-        target_mac: LOCAL_MAC,
-        target,
-    };
-    let mut frame = vec![0; ethernet::HEADER_BYTES];
-    ethernet::Header {
-        destination: LOCAL_MAC,
-        source: REMOTE_MAC,
-        ethertype: ethernet::ARP,
-    }
-    .write(&mut frame);
-    frame.extend_from_slice(&packet.bytes());
-    frame
 }
 
 #[test]
