@@ -66,7 +66,7 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         (
             "cpu.idle",
             "isolate: best-effort work runs when nobody else wants the CPU",
-            group_file(roots, "cpu", "cpu.idle", "it needs Linux 5.15"),
+            group_file(roots, "cpu", "cpu.idle", (5, 15)),
         ),
         (
             "cgroup freezer",
@@ -253,32 +253,52 @@ fn controller(roots: &Roots, name: &str) -> Found {
 
 /// A file of a controller that the root group does not have: looked for in the first group below it
 /// that has it.
-fn group_file(roots: &Roots, controller: &str, file: &str, needs: &str) -> Found {
+fn group_file(roots: &Roots, controller: &str, file: &str, since: (u32, u32)) -> Found {
     let hierarchies = Hierarchies::of(roots);
     let (_, directory) = hierarchies
         .require(controller)
         .map_err(|error| error.to_string())?;
-    has_group_with(directory, file, needs)
+    has_group_with(roots, directory, file, since)
 }
 
-fn has_group_with(directory: &Path, file: &str, needs: &str) -> Found {
-    let mut groups = fs::read_dir(directory)
+/// Whether the groups in `directory` have a file that Linux has `since` that version. Where there is
+/// no group yet, the kernel's version decides.
+fn has_group_with(roots: &Roots, directory: &Path, file: &str, since: (u32, u32)) -> Found {
+    let groups: Vec<_> = fs::read_dir(directory)
         .map_err(|error| format!("{}: {error}", directory.display()))?
-        .filter_map(Result::ok);
-    match groups.any(|entry| entry.path().join(file).is_file()) {
-        true => Ok(format!("in the groups of {}", directory.display())),
-        false => Err(format!(
-            "no group in {} has {file}: {needs}",
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    let (major, minor) = since;
+    if groups.iter().any(|group| group.join(file).is_file()) {
+        Ok(format!("in the groups of {}", directory.display()))
+    } else if groups.is_empty() && kernel_version(roots).is_some_and(|version| version >= since) {
+        Ok(format!(
+            "Linux {major}.{minor} or later ({} has no groups yet)",
             directory.display()
-        )),
+        ))
+    } else {
+        Err(format!(
+            "no group in {} has {file}: it needs Linux {major}.{minor}",
+            directory.display()
+        ))
     }
+}
+
+/// The kernel's version, e.g. (6, 18).
+fn kernel_version(roots: &Roots) -> Option<(u32, u32)> {
+    let release = read_text(&roots.proc("sys/kernel/osrelease")).ok()??;
+    let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
 }
 
 fn freezer(roots: &Roots) -> Found {
     let hierarchies = Hierarchies::of(roots);
     match (hierarchies.v1("freezer"), hierarchies.v2()) {
         (Some(_), _) => controller(roots, "freezer"),
-        (None, Some(directory)) => has_group_with(directory, "cgroup.freeze", "it needs Linux 5.2"),
+        (None, Some(directory)) => has_group_with(roots, directory, "cgroup.freeze", (5, 2)),
         (None, None) => Err("no cgroup hierarchy has a freezer".to_owned()),
     }
 }
@@ -489,6 +509,26 @@ mod tests {
             ProbeState::Available { detail } => Ok(detail),
             ProbeState::Missing { why } => Err(why),
         }
+    }
+
+    #[test]
+    fn where_there_is_no_group_yet_the_kernels_version_tells() {
+        let found = |release: &str, group: &str| {
+            let (_dir, roots) = fake(&[
+                ("sys/fs/cgroup/cgroup.controllers", "cpu\n"),
+                ("proc/sys/kernel/osrelease", release),
+                (group, "0\n"),
+            ]);
+            ["cpu.idle", "cgroup freezer"].map(|name| state(&roots, name).is_ok())
+        };
+        let (none, old) = ("proc/x", "sys/fs/cgroup/batch/cpu.weight");
+        assert_eq!(found("6.18.1-cloud\n", none), [true, true]);
+        assert_eq!(found("5.15.0\n", none), [true, true]);
+        assert_eq!(found("5.4.0-200-generic\n", none), [false, true]);
+        assert_eq!(found("4.19.0\n", none), [false, false]);
+        assert_eq!(found("garbage\n", none), [false, false]);
+        // A group that lacks the file says more than a version.
+        assert_eq!(found("6.18.1\n", old), [false, false]);
     }
 
     #[test]

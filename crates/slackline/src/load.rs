@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use host::Roots;
 use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, ServiceOnHost};
 
-use crate::throttle::{Watched, group_of};
+use crate::throttle::{Watched, group_of, process_number};
 use crate::{Done, message, print};
 
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     service: Option<Watched>,
     /// The process that is the service, with its descendants, whatever control group they are in.
-    #[arg(long, value_name = "PID", conflicts_with = "Watched", hide = true)]
+    #[arg(long, value_name = "PID", conflicts_with = "Watched", hide = true, value_parser = process_number)]
     service_pid: Option<u32>,
     /// The service is on this machine: take real-time priority.
     #[arg(long, hide = true)]

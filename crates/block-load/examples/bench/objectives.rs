@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block_load::generator::{self, Arrivals, Load, Outcome};
 use block_load::nbd::Nbd;
@@ -32,8 +32,15 @@ const OTHERS_S: u64 = 5;
 /// second.
 const ALONE_S: u64 = 12;
 const ROOM: f64 = 1.25;
-/// Between two cases, so that the disk forgets the writes of the one before.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Before the calibration and between two cases: the disk of a virtual machine is slow for seconds,
+/// up to minutes, after much has been written. It is calm where no second's p95 is above this many
+/// times the fastest second's, under a load that is light.
+const CALM: f64 = 3.0;
+const CALM_IOPS: f64 = 1000.0;
+/// Seconds that have to be calm one after another, and how long they are waited for.
+const CALM_S_FIRST: u64 = 10;
+const CALM_S_BETWEEN: u64 = 3;
+const CALM_WAIT: Duration = Duration::from_secs(90);
 
 /// What the calibration of the file says.
 struct Calibrated {
@@ -180,14 +187,52 @@ impl Bench {
     /// A tenant with an objective beside a writer that takes all it gets, on the disk.
     pub(crate) fn objectives(&mut self) -> Fallible<()> {
         let path = self.file()?;
+        let other = self.filled(&self.work.join("writer"), HALF_BYTES)?;
         let json = self.work.join("calibration.json");
+        let mut fastest_us = f64::INFINITY;
+        self.wait_until_calm(&path, CALM_S_FIRST, &mut fastest_us)?;
         for known in self.calibrated(&path, &json)? {
-            self.objective(&path, &json, &known)?;
+            self.objective(&path, &other, &json, &known, &mut fastest_us)?;
         }
         Ok(())
     }
 
-    fn objective(&mut self, path: &Path, json: &Path, known: &Calibrated) -> Fallible<()> {
+    /// Waits until the disk is calm for `seconds`, or says that it is not. `fastest_us` is the p95 of
+    /// the fastest second so far.
+    fn wait_until_calm(&self, path: &Path, seconds: u64, fastest_us: &mut f64) -> Fallible<()> {
+        let arrivals = Arrivals::Open {
+            iops: CALM_IOPS,
+            depth_max: 256,
+        };
+        let mut load = self.load(arrivals, READ_SHARE, 4096, HALF_BYTES);
+        load.duration = Duration::from_secs(seconds);
+        let start = Instant::now();
+        loop {
+            let outcome = generator::run(&mut self.local(path)?, &load)?;
+            let windows_us = &outcome.windows_p95_us;
+            *fastest_us = windows_us.iter().copied().fold(*fastest_us, f64::min);
+            let slowest_us = windows_us.iter().copied().fold(0.0, f64::max);
+            let waited = start.elapsed();
+            if slowest_us <= CALM * *fastest_us {
+                return Ok(());
+            }
+            if waited >= CALM_WAIT {
+                println!(
+                    "the disk is not calm after {waited:.0?}: p95 of a second up to {slowest_us:.0} µs, of the fastest {fastest_us:.0} µs"
+                );
+                return Ok(());
+            }
+        }
+    }
+
+    fn objective(
+        &mut self,
+        path: &Path,
+        other: &Path,
+        json: &Path,
+        known: &Calibrated,
+        fastest_us: &mut f64,
+    ) -> Fallible<()> {
         let Objective { p95_us, iops, .. } = known.objective;
         let reserved = RESERVED * known.rate;
         let left_iops = (known.rate - reserved) / known.write_cost;
@@ -196,10 +241,9 @@ impl Bench {
             known.write_cost, known.rate
         );
         let name = format!("{p95_us} µs, {iops} IOPS, beside a writer");
-        let other = self.filled(&self.work.join("writer"), HALF_BYTES)?;
         for round in 0..self.rounds {
             for case in in_turn(round, &Case::ALL) {
-                std::thread::sleep(SETTLE);
+                self.wait_until_calm(path, CALM_S_BETWEEN, fastest_us)?;
                 let seconds = if case == Case::Ours { OURS_S } else { OTHERS_S };
                 let reader = self.reader(&known.objective, seconds, round);
                 let mut second = None;
@@ -207,7 +251,7 @@ impl Bench {
                     Case::Ours | Case::Alone => self.two_tenants(path, Some((known, json)))?,
                     Case::NoObjective => self.two_tenants(path, None)?,
                     Case::Blkio => {
-                        second = Some(Throttled::start(self, &other, left_iops)?);
+                        second = Some(Throttled::start(self, other, left_iops)?);
                         self.two_tenants(path, None)?
                     }
                     Case::TokenBucket => two_daemon_tenants(path, Some(left_iops))?,

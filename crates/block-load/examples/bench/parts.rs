@@ -251,7 +251,7 @@ impl Bench {
         ))
     }
 
-    fn local(&self, path: &Path) -> Fallible<disk::Disk> {
+    pub(crate) fn local(&self, path: &Path) -> Fallible<disk::Disk> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
         Ok(disk::Disk::new(Arc::new(options.open(path)?.into()))?)

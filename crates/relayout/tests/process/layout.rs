@@ -355,11 +355,18 @@ fn a_program_with_a_gs_base_is_counted() {
 
 #[test]
 fn a_second_process_of_the_program_is_laid_out_by_the_first_ones_profile() {
+    // Long enough for a busy machine: a function that the first profile misses by chance is not
+    // covered.
+    let long = || Method {
+        sampling: Duration::from_secs(2),
+        counting: Duration::from_millis(500),
+        ..method(None)
+    };
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let path = Throws::compile("kept");
     let first = Throws::run(&mut Command::new(&path));
-    let mut session = Session::open(&store, first.pid(), method(None)).unwrap();
+    let mut session = Session::open(&store, first.pid(), long()).unwrap();
     session.look().unwrap();
     assert_eq!(session.consider_kept(&store), (Vec::new(), Vec::new()));
     session.count().unwrap();
@@ -371,13 +378,14 @@ fn a_second_process_of_the_program_is_laid_out_by_the_first_ones_profile() {
     drop((session, first));
     let mut second = Throws::run(&mut Command::new(&path));
     second.assert_goes_on();
-    let mut session = Session::open(&store, second.pid(), method(None)).unwrap();
+    let mut session = Session::open(&store, second.pid(), long()).unwrap();
     session.look().unwrap();
     let start = Instant::now();
     let (candidates, notes) = session.consider_kept(&store);
     assert_eq!((candidates.len(), notes.len()), (1, 0));
-    // How many samples it is of depends on how much of the time is its own.
-    assert!(candidates[0].cover.share().estimate > 0.9, "{candidates:?}");
+    // How many samples it is of depends on how much of the time is its own. A layout that is shown
+    // to cover less is not taken (`COVER_MIN`).
+    assert!(!candidates[0].cover.is_below(0.9), "{candidates:?}");
     let again = session.install_kept(0).unwrap();
     println!("installed by a kept profile in {:?}", start.elapsed());
     let kept = again.kept.clone().unwrap();
@@ -391,7 +399,7 @@ fn a_second_process_of_the_program_is_laid_out_by_the_first_ones_profile() {
     // What runs in the code cache counts for the functions that it comes from.
     session.look().unwrap();
     let cover = session.cover().unwrap();
-    assert!(cover.share().estimate > 0.9, "{cover}");
+    assert!(!cover.is_below(0.9), "{cover}");
     session.cache.rollback().unwrap();
     assert!(!second.is_text_changed());
     second.assert_goes_on();

@@ -32,6 +32,7 @@ pub(super) enum Verb {
     /// One experiment.
     Show {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// Print JSON.
         #[arg(long)]
@@ -46,27 +47,32 @@ pub(super) enum Verb {
     /// Pause an experiment after its current evaluation.
     Pause {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on
     /// where it was.
     Resume {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Stop an experiment now, without asking. The evaluation that is being measured is killed.
     Stop {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Stop searching, and verify the best configurations so far on fresh runs.
     Verify {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Put an experiment's verified winner in force on the host, without asking.
     Promote {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Pause the queue: no search or verification begins. The evaluation that is being measured
@@ -79,12 +85,14 @@ pub(super) enum Verb {
     /// everything could be restored.
     Rollback {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Forget what a rollback could not restore: it stays as it is, and the experiment can be
     /// deleted. Without --yes, only print what that is (exit code 1).
     ForgetRest {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// Really forget it.
         #[arg(long)]
@@ -93,11 +101,13 @@ pub(super) enum Verb {
     /// Delete an experiment with all its evaluations, without asking.
     Delete {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
     },
     /// Kill one evaluation that is being measured; the experiment goes on.
     Kill {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// The evaluation's number.
         evaluation: usize,
@@ -106,6 +116,7 @@ pub(super) enum Verb {
     /// experiment stays as it is: run `resume` afterwards.
     Enqueue {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// Parameters that differ from the control's, such as `threads=8 cache=on`.
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
@@ -114,6 +125,7 @@ pub(super) enum Verb {
     /// Set the total number of evaluations, and the time limit if you wish.
     Budget {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// Total number of evaluations, failed ones included.
         #[arg(long, value_name = "N")]
@@ -128,6 +140,7 @@ pub(super) enum Verb {
     /// Write a note on an experiment, or on one of its evaluations.
     Note {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// The evaluation's number.
         #[arg(long, value_name = "N")]
@@ -139,6 +152,7 @@ pub(super) enum Verb {
     /// experiment's number.
     Fork {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// Another specification with the same objective.
         spec: Option<PathBuf>,
@@ -146,6 +160,7 @@ pub(super) enum Verb {
     /// Print the whole report, or the evaluations as a table. Redirect Parquet to a file.
     Export {
         /// The experiment's number.
+        #[arg(value_parser = experiment_number)]
         id: i64,
         /// The whole report as JSON, or the evaluations as CSV or Parquet.
         #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"])]
@@ -157,4 +172,13 @@ pub(super) enum Verb {
         /// The report (JSON).
         report: PathBuf,
     },
+}
+
+/// People write here the file that `create` takes.
+fn experiment_number(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| {
+        "the number of an experiment is meant, as `slackline experiments ls` shows it. \
+         `slackline experiments create FILE` creates an experiment from a specification"
+            .to_owned()
+    })
 }

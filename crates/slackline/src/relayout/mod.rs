@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use ::relayout::Store;
 
 use crate::Done;
+use crate::throttle::process_number;
 
 pub(crate) use undo::{Undone, undo_left};
 
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     /// Put another layout of a process in force; 0 is the original.
     Switch {
         /// The process.
+        #[arg(value_parser = process_number)]
         pid: u32,
         /// The number of the layout.
         generation: u32,

@@ -19,6 +19,7 @@ use super::config::{self, Config, Watch};
 use super::log::Log;
 use super::status::{line, origin};
 use super::undo;
+use crate::throttle::process_number;
 use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
@@ -73,7 +74,7 @@ pub(crate) struct Arguments {
 #[group(required = true, multiple = true)]
 struct Whom {
     /// This process.
-    #[arg(long)]
+    #[arg(long, value_parser = process_number)]
     pid: Vec<u32>,
     /// Every process with an executable of this name.
     #[arg(long, value_name = "NAME")]

@@ -4,13 +4,14 @@ use ::relayout::{CodeCache, Manifest, RelayoutError, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 
+use crate::throttle::process_number;
 use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Arguments {
     /// The process.
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = process_number)]
     pid: Option<u32>,
     /// All processes that were re-laid out.
     #[arg(long)]

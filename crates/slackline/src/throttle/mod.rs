@@ -14,7 +14,7 @@ mod text;
 pub(crate) mod tracepoints;
 mod watch;
 
-pub(crate) use watch::{Watched, group_of};
+pub(crate) use watch::{Watched, group_of, process_number};
 
 use std::path::Path;
 

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 #[group(multiple = false)]
 pub(crate) struct Watched {
     /// The control group that this process is in.
-    #[arg(long)]
+    #[arg(long, value_parser = process_number)]
     pid: Option<u32>,
     /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole
     /// host.
@@ -56,6 +56,20 @@ pub(crate) struct Watched {
     /// A container's id, whole or its beginning as `docker ps` prints it.
     #[arg(long, value_name = "ID", value_parser = not_empty)]
     container: Option<String>,
+}
+
+/// `--pid`. It is often `$(pidof NAME)`, which is empty where nothing runs, and several numbers
+/// where several processes do.
+pub(crate) fn process_number(text: &str) -> Result<u32, String> {
+    let numbers = text.split_whitespace().count();
+    match text.trim().parse() {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ if numbers == 0 => {
+            Err("the number of a process is missing: does the program run?".to_owned())
+        }
+        _ if numbers > 1 => Err(format!("give one process at a time: these are {numbers}")),
+        _ => Err("the number of a process is meant, such as 4711".to_owned()),
+    }
 }
 
 /// A variable of a script that is not set names nobody: it must not stand for the root group, which

@@ -56,6 +56,27 @@ fn usage_errors_end_with_2() {
         assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.stdout);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");
     }
+    // A file where a number is meant.
+    for verb in ["show", "enqueue", "delete"] {
+        let ended = Ended::of(toy.slackline(&["experiments", verb, "experiment.toml"]));
+        let stderr = ended.with_code(2).stderr;
+        assert!(
+            stderr.contains("experiments create FILE"),
+            "{verb}: {stderr}"
+        );
+    }
+    // `--pid "$(pidof NAME)"` where nothing runs, and where two do.
+    for (pid, says) in [
+        ("", "does the program run?"),
+        ("12 34", "these are 2"),
+        ("x", "4711"),
+    ] {
+        for command in [&["relayout", "start"][..], &["throttle", "watch"]] {
+            let ended = Ended::of(toy.slackline(&[command, &["--pid", pid]].concat()));
+            let stderr = ended.with_code(2).stderr;
+            assert!(stderr.contains(says), "{command:?} {pid:?}: {stderr}");
+        }
+    }
     Ended::of(toy.tune(&["--evaluations", "0"]))
         .with_code(2)
         .saying(&["--evaluations must be above 0"]);
