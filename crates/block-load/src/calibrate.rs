@@ -1,7 +1,7 @@
 //! Calibration: latency against rate at several shares of reads, and the model that fits.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qos::{CalibrationError, Curve, DeviceModel, Operation};
 use serde::Serialize;
@@ -25,6 +25,13 @@ const KEPT_UP: f64 = 0.9;
 /// A 95th percentile of fewer reads is chance: one in twenty lies above it.
 const READS_MIN: u64 = 40;
 
+/// The device is at rest where the 95th percentile of reads, one at a time, is at most this many
+/// times the lowest one that was seen, in so many looks one after another. Disks of virtual machines
+/// and flash that collects garbage stay slow for seconds after many writes.
+const AT_REST: f64 = 3.0;
+const LOOKS: u32 = 4;
+const LOOK_MAX: Duration = Duration::from_millis(500);
+
 /// What is measured.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -36,6 +43,8 @@ pub struct Plan {
     pub duration: Duration,
     /// How long each load runs before it is counted.
     pub warm_up: Duration,
+    /// How long the device may take at most to come to rest after its highest rate.
+    pub rest_max: Duration,
     /// Bytes of the device.
     pub size_bytes: u64,
     /// Where writes may go. Without it only reads alone are measured.
@@ -61,7 +70,8 @@ pub struct Measured {
     pub p99_us: Option<f64>,
     /// Why the load is left out of the fit.
     pub left_out: Option<String>,
-    /// What else used the CPUs or the disk meanwhile. Left to the caller; such a load counts.
+    /// What kept the device busy beside this load: the load before it, or what the caller knows of
+    /// others that use the CPUs or the disk. Such a load counts.
     pub disturbed_by: Option<String>,
 }
 
@@ -154,6 +164,50 @@ fn reason_to_leave_out(outcome: &Outcome, offered_iops: f64) -> Option<String> {
     (!kept_up).then(|| "the device did not keep up".to_owned())
 }
 
+/// Looks at the device until it is at rest after its highest rate.
+struct Rest {
+    /// The lowest 95th percentile of a look, in microseconds.
+    lowest_us: f64,
+    looks: u64,
+}
+
+impl Rest {
+    /// Why the next load is disturbed, where the device has not come to rest in time.
+    fn wait<M: Medium>(
+        &mut self,
+        medium: &mut M,
+        plan: &Plan,
+    ) -> Result<Option<String>, LoadError> {
+        let mut look = load(plan, 100, Arrivals::Closed { depth: 1 }, 0);
+        look.warm_up = Duration::ZERO;
+        look.duration = plan.duration.min(LOOK_MAX);
+        let start = Instant::now();
+        let mut at_rest = 0;
+        loop {
+            look.seed = plan.seed.wrapping_sub(self.looks);
+            self.looks += 1;
+            let outcome = generator::run(medium, &look)?;
+            let p95_us = outcome.read_us(0.95).unwrap_or(f64::INFINITY);
+            self.lowest_us = self.lowest_us.min(p95_us);
+            at_rest = match p95_us <= AT_REST * self.lowest_us && p95_us.is_finite() {
+                true => at_rest + 1,
+                false => 0,
+            };
+            if at_rest == LOOKS {
+                return Ok(None);
+            }
+            if start.elapsed() >= plan.rest_max {
+                return Ok(Some(format!(
+                    "the device was not at rest {:.0} s after the load before: reads one at a time took {p95_us:.0} µs, \
+                     and {:.0} µs at other times",
+                    plan.rest_max.as_secs_f64(),
+                    self.lowest_us
+                )));
+            }
+        }
+    }
+}
+
 /// Loads a device at rising rates, one share of reads after the other, reads alone first.
 /// `progress` hears of each load, and may add what disturbed it.
 ///
@@ -167,6 +221,12 @@ pub fn calibrate<M: Medium>(
 ) -> Result<Calibration, CalibrateError> {
     let mut loads = Vec::new();
     let mut number = 0;
+    let mut rest = Rest {
+        lowest_us: f64::INFINITY,
+        looks: 0,
+    };
+    // Before anything is written it is as fast as it gets.
+    rest.wait(medium, plan)?;
     for &read_percent in &plan.read_percents {
         let closed = Arrivals::Closed { depth: DEPTH };
         let fastest = generator::run(medium, &load(plan, read_percent, closed, number))?;
@@ -177,6 +237,7 @@ pub fn calibrate<M: Medium>(
                 errors: fastest.errors,
             });
         }
+        let mut disturbed_by = rest.wait(medium, plan)?;
         for rate in rates(plan.loads_each) {
             let iops = rate * fastest.iops();
             let depth_max = DEPTH_MAX;
@@ -192,7 +253,7 @@ pub fn calibrate<M: Medium>(
                 p95_us: outcome.read_us(0.95),
                 p99_us: outcome.read_us(0.99),
                 left_out: reason_to_leave_out(&outcome, offered_iops),
-                disturbed_by: None,
+                disturbed_by: disturbed_by.take(),
             };
             progress(&mut measured);
             loads.push(measured);
@@ -299,6 +360,7 @@ mod tests {
             loads_each: 3,
             duration: Duration::from_millis(300),
             warm_up: Duration::from_millis(20),
+            rest_max: Duration::from_millis(50),
             size_bytes: 1 << 20,
             write_area: Some(0..1 << 20),
             seed: 7,
@@ -325,7 +387,7 @@ mod tests {
         assert!(curve.mixed.is_none() && curve.read_only.max_tokens_per_s() > 1e6);
     }
 
-    /// Answers the first load, and nothing after it.
+    /// Answers single requests and the first of many, and nothing after them.
     struct Tired {
         memory: Memory,
         left: u32,
@@ -340,8 +402,9 @@ mod tests {
             if self.left == 0 {
                 return Ok(());
             }
-            self.left -= 1;
-            self.memory.poll(waits, done)
+            self.memory.poll(waits, done)?;
+            self.left -= u32::from(done.len() > 1);
+            Ok(())
         }
     }
 
@@ -361,6 +424,62 @@ mod tests {
             panic!("{made:?}");
         };
         assert!(reasons[0].as_ref().unwrap().contains("got no answer"));
+    }
+
+    /// Memory whose answers wait from a certain number of answers on.
+    struct Slow {
+        memory: Memory,
+        answers: u64,
+        from: u64,
+        until: u64,
+    }
+
+    impl Medium for Slow {
+        fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+            self.memory.submit(io)
+        }
+
+        fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError> {
+            let before = done.len();
+            self.memory.poll(waits, done)?;
+            self.answers += (done.len() - before) as u64;
+            if done.len() > before && (self.from..self.until).contains(&self.answers) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_load_begins_when_the_device_is_at_rest() {
+        let mut short = plan(&[100]);
+        short.duration = Duration::from_millis(60);
+        let waited = |until: u64, rest_max: Duration| {
+            let mut slow = Slow {
+                memory: Memory::new(1 << 20),
+                answers: 0,
+                from: u64::MAX,
+                until,
+            };
+            let mut plan = short.clone();
+            plan.rest_max = rest_max;
+            let mut rest = Rest {
+                lowest_us: f64::INFINITY,
+                looks: 0,
+            };
+            assert_eq!(rest.wait(&mut slow, &plan).unwrap(), None);
+            let looks = rest.looks;
+            slow.from = slow.answers;
+            slow.until = slow.answers.saturating_add(until);
+            let why = rest.wait(&mut slow, &plan).unwrap();
+            (why, rest.looks - looks)
+        };
+        let long = Duration::from_secs(20);
+        // 200 answers of a millisecond each are more than two looks.
+        let (why, looks) = waited(200, long);
+        assert!(why.is_none() && looks > u64::from(LOOKS), "{why:?} {looks}");
+        let (why, _) = waited(u64::MAX, Duration::from_millis(300));
+        assert!(why.unwrap().contains("not at rest 0 s after"));
     }
 
     #[test]

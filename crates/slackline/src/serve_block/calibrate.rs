@@ -21,6 +21,9 @@ use crate::{Done, message};
 const READ_PERCENTS: &str = "100,99,95,90,75,50";
 /// The share of a load's time that it runs before it is counted.
 const WARM_UP: f64 = 0.2;
+/// How long a device may take to come to rest after its highest rate. A disk of a virtual machine
+/// took more than 10 s after some gigabytes of writes.
+const REST_MAX: Duration = Duration::from_secs(30);
 /// Requests begin at multiples of this.
 const BLOCK_BYTES: u64 = 4096;
 /// Any number: the same arrivals and places each time.
@@ -124,7 +127,9 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
     let is_path = !name.starts_with("memory:");
     let mut surroundings = Surroundings::of(is_path.then(|| Path::new(name)));
     let mut progress = |load: &mut Measured| {
-        load.disturbed_by = surroundings.look();
+        let reasons = [load.disturbed_by.take(), surroundings.look()];
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        load.disturbed_by = (!reasons.is_empty()).then(|| reasons.join("; "));
         message(&format!(
             "{} % reads, {} IOPS offered: 95th percentile {}{}{}",
             load.read_percent,
@@ -193,6 +198,7 @@ fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) 
         loads_each: arguments.loads,
         duration: Duration::from_secs_f64(arguments.seconds),
         warm_up: Duration::from_secs_f64(arguments.seconds * WARM_UP),
+        rest_max: REST_MAX,
         size_bytes,
         write_area,
         seed: SEED,
