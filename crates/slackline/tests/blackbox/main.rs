@@ -41,6 +41,7 @@ mod rollback;
 mod serve;
 mod serve_block;
 mod serve_block_plan;
+mod serve_block_scale;
 mod serve_cache;
 mod signals;
 mod throttle;
