@@ -53,8 +53,29 @@ fn the_samples_are_read() {
     let sample = Config::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
     assert_eq!(sample.tenants.len(), 2);
     let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
-    let block = manual.split("```toml\n").nth(1).unwrap();
-    let sample = parse(block.split("```").next().unwrap()).unwrap();
+    let blocks = manual.split("```toml\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|block| block.split("```").next().unwrap())
+        .collect();
+    assert!(blocks.len() >= 6);
+    for block in &blocks {
+        // Some show a part: what they refer to stands elsewhere.
+        let mut whole = block.replace("sha256:3F:8A:…", &format!("sha256:{}", "3f".repeat(32)));
+        for (table, rest) in [
+            ("[[device]]", "path = \"/dev/nvme1n1\""),
+            ("[[tenant]]", "export = \"a\"\ndevice = \"/dev/nvme1n1\""),
+            (
+                "[tls]",
+                "certificate = \"a\"\nkey = \"b\"\nclient_ca = \"c\"",
+            ),
+        ] {
+            if !whole.contains(table) {
+                whole += &format!("\n{table}\n{rest}\n");
+            }
+        }
+        parse(&whole).unwrap_or_else(|error| panic!("{error}\n{whole}"));
+    }
+    let sample = parse(blocks[0]).unwrap();
     // The manual's commands for clients connect from this host.
     let near = Client::at(Some(sample.listen[0].ip()));
     assert!(sample.tenants[0].allow.admits(near));
@@ -62,6 +83,7 @@ fn the_samples_are_read() {
 
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
+    let long = format!("description = \"{}\"", "x".repeat(4097));
     let cases = [
         (
             "device = \"ram\"\n",
@@ -127,7 +149,37 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "export = \"a\"",
             "export = \"\"",
-            "b.toml:9: tenant.export: an export's name",
+            "b.toml:9: tenant.export: has 0 bytes: it must have 1 to 4,096",
+        ),
+        (
+            "export = \"a\"",
+            "export = \"a\\u0000\"",
+            "b.toml:9: tenant.export: has a control character, such as a line break",
+        ),
+        (
+            "read_only = true",
+            "description = \"a\\nb\"",
+            "b.toml:12: tenant.description: has a control character",
+        ),
+        (
+            "read_only = true",
+            long.as_str(),
+            "b.toml:12: tenant.description: has 4,097 bytes: it must have 0 to 4,096",
+        ),
+        (
+            "name = \"ram\"",
+            "name = \"\"",
+            "b.toml:5: device.name: has 0 bytes",
+        ),
+        (
+            "name = \"ram\"",
+            "name = \"r\\u001bm\"",
+            "b.toml:5: device.name: has a control character",
+        ),
+        (
+            "[::1]:10809",
+            "0.0.0.0:10809",
+            "b.toml:2: listen: 127.0.0.1:10809 is named, and 0.0.0.0:10809 includes it: leave one out",
         ),
         (
             "listen",
@@ -163,7 +215,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "\"[::1]:10809\"",
             "\"127.0.0.1:10809\"",
-            "b.toml:2: listen: 127.0.0.1:10809 is named twice",
+            "b.toml:2: listen: 127.0.0.1:10809 is named twice: leave one out",
         ),
         (
             "listen",

@@ -35,9 +35,14 @@ const SEND_QUEUE_BYTES: usize = 1 << 20;
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two looks at the devices: a second.
+const LOOK_TICKS: u64 = 10;
 /// What to do where a calibration no longer holds.
 pub const CALIBRATE_AGAIN: &str =
     "Calibrate the device again. `calibrate` opens it exclusively, so stop this server before";
+/// What a failed flush means, and what to do.
+pub const LOST_WRITES: &str = "a flush failed, so writes that were answered may be lost. All flushes of the device fail until \
+                               this server is restarted. Check the device before";
 /// What to do where a tenant asks for more than it reserved.
 pub const RESERVE_MORE: &str = "Give the tenant a larger `iops` if `slackline serve-block admit` says that this fits, \
                                 or let its clients ask for less";
@@ -137,8 +142,9 @@ impl LaunchError {
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Another process has an address.
-    AddressInUse(AddressInUse),
+    /// Another process has an address, and where the configuration names the address. The default
+    /// has no place.
+    AddressInUse(AddressInUse, Option<Place>),
     /// Clients can connect to these addresses.
     Ready {
         /// Where NBD is served.
@@ -168,6 +174,8 @@ pub enum Notice {
     NotReloaded(String),
     /// Something about a tenant or a device.
     Tenant(String),
+    /// Something odd about the configuration or its files, which lets the server go on.
+    Warning(String),
     /// Lines of the audit log are lost.
     AuditLog(String),
     /// A signal came: no new connections, and those that are idle are closed.
@@ -265,7 +273,10 @@ pub fn serve(
 ) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
     let mut audit = Audit::open(&config)?;
-    let mut waits = |held| notice(Notice::AddressInUse(held));
+    let mut waits = |held: AddressInUse| {
+        let place = config.place_of_address(held.0).cloned();
+        notice(Notice::AddressInUse(held, place));
+    };
     let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
     })?;
@@ -278,7 +289,7 @@ pub fn serve(
         exports: names(&exports),
     });
     for warning in calibration::warnings(&config) {
-        notice(Notice::Tenant(warning));
+        notice(Notice::Warning(warning));
     }
     attend(
         options,
@@ -421,8 +432,7 @@ fn at_address(
     address: Option<SocketAddr>,
     error: launch::LaunchError,
 ) -> LaunchError {
-    let mut places = config.addresses.iter();
-    let Some((_, place)) = places.find(|(named, _)| Some(*named) == address) else {
+    let Some(place) = address.and_then(|address| config.place_of_address(address)) else {
         return error.into();
     };
     let kind = match &error {
@@ -474,7 +484,15 @@ fn attend(
     notice: &mut dyn FnMut(Notice),
 ) -> Result<i32, LaunchError> {
     let mut ended_by = None;
+    let mut said = Vec::new();
+    let mut ticks: u64 = 0;
     while started.running.wait(TICK)? {
+        ticks += 1;
+        if ticks.is_multiple_of(LOOK_TICKS) {
+            for text in lost_writes(&started.shared.exports(), &mut said) {
+                notice(Notice::Tenant(text));
+            }
+        }
         while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
         }
@@ -486,7 +504,7 @@ fn attend(
                 let (reloaded, odd) = reload(options, config, &started.shared, audit);
                 notice(reloaded);
                 for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
-                    notice(Notice::Tenant(trouble));
+                    notice(Notice::Warning(trouble));
                 }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
@@ -519,14 +537,33 @@ fn troubles(exports: &export::Exports) -> Vec<String> {
     troubles
 }
 
+/// What to say of devices that a flush has failed on. Those in `said` were named before.
+fn lost_writes(exports: &export::Exports, said: &mut Vec<String>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for export in exports {
+        let name = &export.device.name;
+        if export.device.has_lost_writes() && !said.contains(name) {
+            said.push(name.clone());
+            texts.push(format!("{name}: {LOST_WRITES}"));
+        }
+    }
+    texts
+}
+
 /// What to say of a tenant or a device.
 pub(crate) fn text(name: &str, about: qos::Notice) -> String {
     match about {
         qos::Notice::Deficit {
-            reserved, queued, ..
+            reserved,
+            queued,
+            queued_tokens,
+            ..
         } => format!(
-            "{name} asks for more than its objective reserved, {} tokens/s: its requests wait, {queued} now. {RESERVE_MORE}",
-            Grouped(reserved)
+            "{name} asks for more than its objective reserved, {} tokens/s. Requests that wait: {}, of {} tokens. \
+             {RESERVE_MORE}",
+            Grouped(reserved),
+            Grouped(queued.into()),
+            Grouped(queued_tokens)
         ),
         qos::Notice::DeficitOver { .. } => {
             format!("{name} has stayed within its reservation for 10 s")
@@ -586,4 +623,35 @@ fn reload(
         }
     };
     (notice, odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Storage;
+
+    #[test]
+    fn a_device_that_may_have_lost_writes_is_named_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk");
+        let tenant = |name: &str, rest: &str| {
+            format!("[[tenant]]\nexport = \"{name}\"\ndevice = \"d\"\n{rest}")
+        };
+        let text = format!(
+            "[[device]]\nname = \"d\"\npath = {disk:?}\ncreate = \"1MiB\"\n{}{}",
+            tenant("a", ""),
+            tenant("b", "read_only = true\n")
+        );
+        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let exports = export::open(&config, &Vec::new(), 1).unwrap();
+        let mut said = Vec::new();
+        assert!(lost_writes(&exports, &mut said).is_empty());
+        let Storage::File(file) = &exports[0].device.storage else {
+            panic!("no file");
+        };
+        file.lose_writes();
+        let texts = lost_writes(&exports, &mut said);
+        assert_eq!(texts, [format!("d: {LOST_WRITES}")]);
+        assert!(lost_writes(&exports, &mut said).is_empty());
+    }
 }

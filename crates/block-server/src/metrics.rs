@@ -89,10 +89,15 @@ pub struct TenantStatus {
     pub refused_requests: u64,
     /// Times that `allow` kept an NBD client from the export.
     pub refused_clients: u64,
+    /// A flush of the device failed, so that writes that were answered may be lost.
+    pub has_lost_writes: bool,
     /// Requests completed in a second, over the last second.
     pub iops: f64,
-    /// Tokens of the tenant's requests, over the last second.
+    /// Tokens of the tenant's requests that went to the device, over the last second.
     pub spent_tokens_per_s: f64,
+    /// Tokens of the tenant's requests that arrived, over the last second. Requests that the server
+    /// has not read from the connection are not among them.
+    pub asked_tokens_per_s: f64,
     /// Tokens that the tenant left to others, over the last second.
     pub given_tokens_per_s: f64,
     /// Tokens of others that the tenant used, over the last second.
@@ -117,14 +122,18 @@ pub struct TenantStatus {
     pub window_p95_of: Operation,
     /// Tokens in hand; negative: the tenant asks for more than it reserved.
     pub credit_tokens: i64,
-    /// Tokens of all requests.
+    /// Tokens of all requests that went to the device.
     pub spent_tokens: u64,
+    /// Tokens of all requests that arrived.
+    pub asked_tokens: u64,
     /// Tokens that the tenant left to others, and tokens of others that it used.
     pub given_tokens: u64,
     /// See `given_tokens`.
     pub received_tokens: u64,
     /// Requests that wait for tokens.
     pub queued: u32,
+    /// Tokens of those requests.
+    pub queued_tokens: u64,
     /// Whether the tenant's requests wait because it asks for more than it reserved.
     pub in_deficit: bool,
 }
@@ -217,7 +226,9 @@ const HISTOGRAMS: [(&str, &str, PickHistogram); 2] = [
 
 /// A label's value, as Prometheus wants it.
 fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"")
+    // A path may have a line break.
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    text.replace('\n', "\\n")
 }
 
 fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
@@ -310,9 +321,11 @@ impl Shared {
                     None => shards.iter().map(|shard| shard.credit_tokens).sum(),
                 },
                 spent_tokens: whole(|shard| shard.spent_tokens),
+                asked_tokens: whole(qos::TenantStatus::asked_tokens),
                 given_tokens: whole(|shard| shard.given_tokens),
                 received_tokens: whole(|shard| shard.received_tokens),
                 queued: shards.iter().map(|shard| shard.queued).sum(),
+                queued_tokens: whole(|shard| shard.queued_tokens),
                 in_deficit: shards.iter().any(|shard| shard.in_deficit),
                 export: export.name.clone(),
                 namespace: namespaces.get(&export.key()).copied(),
@@ -331,8 +344,10 @@ impl Shared {
                 refused_clients: sum(export, |stats| {
                     stats.refused_clients.load(Ordering::Relaxed)
                 }),
+                has_lost_writes: export.device.has_lost_writes(),
                 iops: rates.iops,
                 spent_tokens_per_s: rates.spent_tokens_per_s,
+                asked_tokens_per_s: rates.asked_tokens_per_s,
                 given_tokens_per_s: rates.given_tokens_per_s,
                 received_tokens_per_s: rates.received_tokens_per_s,
                 read_p50_us: microseconds(&reads, 0.5),
@@ -389,7 +404,7 @@ impl Shared {
 
     fn tenant_metrics(&self, page: &mut String) {
         type Figure = fn(&TenantStatus) -> Option<f64>;
-        let figures: [(&str, &str, &str, Figure); 7] = [
+        let figures: [(&str, &str, &str, Figure); 9] = [
             (
                 "objective_p95_us",
                 "gauge",
@@ -405,8 +420,14 @@ impl Shared {
             (
                 "spent_tokens_total",
                 "counter",
-                "Tokens that the requests of the tenant cost.",
+                "Tokens of the tenant's requests that went to the device.",
                 |tenant| Some(tenant.spent_tokens as f64),
+            ),
+            (
+                "asked_tokens_total",
+                "counter",
+                "Tokens of the tenant's requests that arrived.",
+                |tenant| Some(tenant.asked_tokens as f64),
             ),
             (
                 "given_tokens_total",
@@ -425,6 +446,12 @@ impl Shared {
                 "gauge",
                 "Requests in the queue of the tenant: whole, and not on the device yet.",
                 |tenant| Some(tenant.queued.into()),
+            ),
+            (
+                "lost_writes",
+                "gauge",
+                "1 after a flush of the tenant's device failed: writes that were answered may be lost.",
+                |tenant| Some(f64::from(u8::from(tenant.has_lost_writes))),
             ),
             (
                 "in_deficit",

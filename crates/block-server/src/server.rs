@@ -257,7 +257,7 @@ impl Block {
             return (bytes.len(), false);
         }
         let verdict = if self.is_draining() {
-            Err((Errno::Shutdown, "the server ends"))
+            Err((Errno::Shutdown, "the server is shutting down"))
         } else {
             request.check(&session.export.info, session.style, session.has_allocation)
         };

@@ -8,9 +8,10 @@ mod surroundings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block_server::config::Config;
+use block_server::config::{Config, Place};
 use block_server::launch::{Notice, Options};
 use dataplane::idle::IdlePolicy;
+use dataplane::launch::AddressInUse;
 use qos::Grouped;
 use sd_notify::NotifyState;
 
@@ -166,9 +167,14 @@ fn reloaded(
     text
 }
 
+fn address_in_use(held: AddressInUse, place: Option<&Place>) -> String {
+    let text = held.to_string();
+    place.map_or(text.clone(), |place| place.error(text).to_string())
+}
+
 fn say(notice: Notice, manager: &ServiceManager) {
     match notice {
-        Notice::AddressInUse(held) => message(&held.to_string()),
+        Notice::AddressInUse(held, place) => message(&address_in_use(held, place.as_ref())),
         Notice::Ready {
             addresses,
             nvme,
@@ -200,7 +206,7 @@ fn say(notice: Notice, manager: &ServiceManager) {
         Notice::NotReloaded(reason) => message(&format!(
             "reload refused, the old configuration stays in force: {reason}"
         )),
-        Notice::Tenant(text) | Notice::AuditLog(text) => message(&text),
+        Notice::Tenant(text) | Notice::Warning(text) | Notice::AuditLog(text) => message(&text),
         Notice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");

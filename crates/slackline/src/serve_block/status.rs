@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use block_server::config::metrics_of;
-use block_server::launch::{CALIBRATE_AGAIN, RESERVE_MORE};
+use block_server::launch::{CALIBRATE_AGAIN, LOST_WRITES, RESERVE_MORE};
 use block_server::metrics::{Status, TenantStatus};
 use http_client::{Client, Url};
 use qos::{Grouped, Operation};
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// The server's configuration. Only the key `metrics` is read: the server's address.
     #[arg(required_unless_present = "address")]
     config: Option<PathBuf>,
-    /// The address of the running server, instead of the one in the file.
+    /// The address of the running server's `metrics`, instead of the one in the file.
     #[arg(long, value_name = "ADDR")]
     address: Option<SocketAddr>,
     /// Print JSON.
@@ -188,16 +188,19 @@ fn text(status: &Status) -> String {
     let mut text = draining(status).unwrap_or_default();
     let _ = write!(text, "{}\n{}\n", now(status), percentile(status));
     text.push_str(&devices(status));
+    text.push_str(&lost_writes(status));
     text.push_str(&lending(status));
     for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
         let _ = writeln!(
             text,
-            "{} asks for more than its objective reserved: it reserved {} tokens/s and used {} in the last second, and {} \
-             requests wait. {RESERVE_MORE}.",
+            "{} asks for more than its objective reserved. Tokens/s: {} reserved, {} asked for in the last second, {} used. \
+             {}, for {} tokens. {RESERVE_MORE}.",
             tenant.export,
             Grouped(tenant.reserved_tokens_per_s),
+            number(tenant.asked_tokens_per_s),
             number(tenant.spent_tokens_per_s),
-            Grouped(tenant.queued.into())
+            waiting(tenant.queued),
+            Grouped(tenant.queued_tokens)
         );
     }
     let _ = writeln!(text, "\nSince the start:\n{}", since_start(status));
@@ -249,6 +252,13 @@ fn draining(status: &Status) -> Option<String> {
 
 fn number(value: f64) -> String {
     Grouped::rounded(value).to_string()
+}
+
+fn waiting(requests: u32) -> String {
+    match requests {
+        1 => "1 request waits".to_owned(),
+        _ => format!("{} requests wait", Grouped(requests.into())),
+    }
 }
 
 fn now(status: &Status) -> comfy_table::Table {
@@ -338,6 +348,18 @@ fn devices(status: &Status) -> String {
     text
 }
 
+/// Devices that may have lost writes, each once.
+fn lost_writes(status: &Status) -> String {
+    let tenants = status.tenants.iter().filter(|it| it.has_lost_writes);
+    let mut devices: Vec<&str> = tenants.map(|tenant| tenant.device.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let lines = devices
+        .iter()
+        .map(|device| format!("{device}: {LOST_WRITES}.\n"));
+    lines.collect()
+}
+
 /// Who pays for whom: what tenants of one device leave to others goes into one pot.
 fn lending(status: &Status) -> String {
     let mut devices: Vec<&str> = Vec::new();
@@ -410,12 +432,12 @@ mod tests {
         let mut tenant = serde_json::json!({
             "export": export, "namespace": null, "device": "flash", "size_bytes": 1 << 20, "is_read_only": false,
             "reads": 1000, "writes": 20, "flushes": 1, "read_bytes": 4096, "written_bytes": 4096,
-            "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
-            "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
+            "errors": 3, "refused_requests": 2, "refused_clients": 1, "has_lost_writes": false, "iops": 1000.0,
+            "spent_tokens_per_s": 100_000.0, "asked_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
             "received_tokens_per_s": 0.0, "read_p50_us": 90.0, "read_p95_us": 210.0,
             "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "reserved_tokens_per_s": 0, "window_p95_us": null, "window_p95_of": "read",
-            "credit_tokens": 0, "spent_tokens": 1, "given_tokens": 1, "received_tokens": 1,
-            "queued": 0, "in_deficit": false,
+            "credit_tokens": 0, "spent_tokens": 1, "asked_tokens": 1, "given_tokens": 1, "received_tokens": 1,
+            "queued": 0, "queued_tokens": 0, "in_deficit": false,
         });
         for (key, value) in rest.as_object().unwrap() {
             tenant[key] = value.clone();
@@ -431,6 +453,7 @@ mod tests {
                     "objective": {"p95_us": 500, "iops": 20000, "read_share": 0.9},
                     "reserved_tokens_per_s": 180_000,
                     "namespace": 1, "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
+                    "asked_tokens_per_s": 250_000.0, "queued": 1500, "queued_tokens": 150_000,
                 }),
             ),
             tenant(
@@ -483,6 +506,17 @@ mod tests {
         status.tenants[0].window_p95_us = None;
         seen.push(&status);
         assert!(seen.lines()[0].title.contains(" – % of its objective"));
+    }
+
+    #[test]
+    fn a_device_that_may_have_lost_writes_is_named_once() {
+        let mut status = status();
+        assert!(!text(&status).contains("lost"));
+        for tenant in &mut status.tenants {
+            tenant.has_lost_writes = true;
+        }
+        let line = format!("\nflash: {LOST_WRITES}.\n");
+        assert_eq!(text(&status).matches(&line).count(), 1);
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod relayout;
 mod rollback;
 mod serve;
 mod serve_block;
+mod serve_block_manual;
 mod serve_block_plan;
 mod serve_block_scale;
 mod serve_cache;

@@ -275,6 +275,53 @@ fn a_wrong_configuration_is_named() {
     assert!(text.contains("blocks.toml:2: device.memory: "), "{text}");
 }
 
+/// The notice about an address that another process has names the line and the key, and so does the
+/// error in the end.
+#[test]
+fn an_address_in_use_is_named_with_its_line() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let held = held.local_addr().unwrap();
+    let nqn = "nqn.2026-11.example:held";
+    let cases = [
+        ("listen", format!("\n\nlisten = [\"{held}\"]\n")),
+        (
+            "metrics",
+            format!(
+                "listen = [\"127.0.0.1:{}\"]\n\nmetrics = \"{held}\"\n",
+                free_port()
+            ),
+        ),
+        (
+            "nvme.listen",
+            format!("listen = []\n\nnvme = {{ listen = [\"{held}\"], subsystem = \"{nqn}\" }}\n"),
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (key, text) in cases {
+            scope.spawn(move || {
+                let directory = tempfile::tempdir().unwrap();
+                let config = directory.path().join("blocks.toml");
+                let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                              [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+                std::fs::write(&config, text + tables).unwrap();
+                let Some((mut child, line, mut messages)) = start(&config) else {
+                    return;
+                };
+                let place = format!("blocks.toml:3: {key}: ");
+                let expected = format!("{place}{held} is in use: trying again for 2 s");
+                assert!(line.contains(&expected), "{line}");
+                let mut error = String::new();
+                messages.read_line(&mut error).unwrap();
+                assert!(
+                    error.contains(&place) && error.contains("`ss -ltnp`"),
+                    "{error}"
+                );
+                assert_eq!(child.wait().unwrap().code(), Some(2));
+            });
+        }
+    });
+}
+
 #[test]
 fn a_check_changes_nothing_and_names_what_a_start_would_refuse() {
     let directory = tempfile::tempdir().unwrap();
