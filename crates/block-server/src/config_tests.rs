@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::allow::Client;
 
@@ -541,5 +543,75 @@ fn sizes() {
         "8B",
     ] {
         assert_eq!(parse_size(wrong), None, "{wrong}");
+    }
+}
+
+/// Everything that a file may have.
+const WHOLE: &str = r#"
+listen = ["127.0.0.1:10809", "[::1]:10809"]
+nvme = { listen = ["127.0.0.1:4420"], subsystem = "nqn.2026-11.a:b" }
+metrics = "127.0.0.1:9152"
+cores = [0, 1]
+memory = "64MiB"
+connections_max = 9
+drain_s = 3
+audit_log = "/log"
+
+[tls]
+certificate = "a"
+key = "b"
+client_ca = "c"
+required = false
+
+[[device]]
+name = "disk"
+path = "/disk"
+create = "1TiB"
+preallocate = true
+direct = false
+calibration = "/curve"
+
+[[device]]
+simulated = "p3600"
+
+[[tenant]]
+export = "größe"
+device = "disk"
+range = { offset = "4KiB", length = "18446744073709551615" }
+description = "text"
+allow = { addresses = ["10.0.0.0/8"], client_certificates = ["db", "sha256:00"] }
+objective = { p95_us = 500, iops = 20000, read_share = 0.9 }
+namespace = 7
+"#;
+
+proptest! {
+    /// A damaged file is a configuration or an error, whose line is in the file. It is no panic.
+    #[test]
+    fn damage_is_named(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..4, "[\\PC\n\t]{0,3}"), 1..4)
+    ) {
+        let mut text: Vec<char> = WHOLE.replace("sha256:00", "x").chars().collect();
+        for (place, kind, new) in damage {
+            let at = place.index(text.len());
+            let new: Vec<char> = new.chars().collect();
+            match kind {
+                0 => drop(text.splice(at..at + 1, new)),
+                1 => drop(text.splice(at..at, new)),
+                2 => text.truncate(at.max(1)),
+                _ => {
+                    let line = text[at..].iter().position(|char| *char == '\n');
+                    let end = at + line.unwrap_or(0);
+                    drop(text.splice(at..end, new));
+                }
+            }
+            prop_assume!(!text.is_empty());
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(error) = Config::parse(Path::new("b.toml"), &text) {
+            let lines = 1 + text.matches('\n').count();
+            let line = error.line;
+            prop_assert!(line.is_none_or(|line| (1..=lines).contains(&line)), "{error}");
+            prop_assert!(!error.message.is_empty() && !error.to_string().contains('\n'), "{error:?}");
+        }
     }
 }
