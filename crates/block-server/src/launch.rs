@@ -93,10 +93,10 @@ pub enum LaunchError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An address of the configuration that the server cannot listen on.
-    #[error("{}:{}: {}: {source}{hint}", place.file.display(), place.line, place.key)]
+    #[error("{}{source}{hint}", address_place(place.as_ref()))]
     Address {
-        /// Where the address stands.
-        place: Place,
+        /// Where the address stands; `None`: it is the default.
+        place: Option<Place>,
         /// Why not.
         source: Box<launch::LaunchError>,
         /// What to do.
@@ -426,15 +426,21 @@ fn listen(
     launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
 }
 
-/// Why an address cannot be listened on, at its place in the file. The default has none.
+/// Where an address comes from, as the beginning of a message about it. `None`: the file does not
+/// name it, so it is the default.
+pub fn address_place(place: Option<&Place>) -> String {
+    match place {
+        Some(place) => place.error("").to_string(),
+        None => "listen (the default): ".to_owned(),
+    }
+}
+
+/// Why an address cannot be listened on, at its place in the file.
 fn at_address(
     config: &Config,
     address: Option<SocketAddr>,
     error: launch::LaunchError,
 ) -> LaunchError {
-    let Some(place) = address.and_then(|address| config.place_of_address(address)) else {
-        return error.into();
-    };
     let kind = match &error {
         launch::LaunchError::Metrics(_, source)
         | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
@@ -446,7 +452,7 @@ fn at_address(
         _ => "",
     };
     LaunchError::Address {
-        place: place.clone(),
+        place: address.and_then(|address| config.place_of_address(address).cloned()),
         source: Box::new(error),
         hint,
     }
@@ -629,6 +635,30 @@ fn reload(
 mod tests {
     use super::*;
     use crate::device::Storage;
+
+    /// The default is in no line of the file.
+    #[test]
+    fn an_address_that_cannot_be_had_is_named_with_its_place() {
+        let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                      [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+        let said = |listen: &str| {
+            let text = format!("{listen}{tables}");
+            let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+            let in_use = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+            let error = launch::LaunchError::Metrics(config.listen[0], in_use);
+            at_address(&config, Some(config.listen[0]), error).to_string()
+        };
+        for (listen, expected) in [
+            ("", "listen (the default): "),
+            ("\nlisten = [\"127.0.0.1:10809\"]\n", "b.toml:2: listen: "),
+        ] {
+            let error = said(listen);
+            assert!(
+                error.starts_with(expected) && error.contains("`ss -ltnp`"),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn a_device_that_may_have_lost_writes_is_named_once() {

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the latency against the rate into a file, as SVG.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     picture: Option<PathBuf>,
 }
 

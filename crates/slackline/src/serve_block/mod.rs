@@ -8,10 +8,9 @@ mod surroundings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block_server::config::{Config, Place};
-use block_server::launch::{Notice, Options};
+use block_server::config::Config;
+use block_server::launch::{Notice, Options, address_place};
 use dataplane::idle::IdlePolicy;
-use dataplane::launch::AddressInUse;
 use qos::Grouped;
 use sd_notify::NotifyState;
 
@@ -167,14 +166,11 @@ fn reloaded(
     text
 }
 
-fn address_in_use(held: AddressInUse, place: Option<&Place>) -> String {
-    let text = held.to_string();
-    place.map_or(text.clone(), |place| place.error(text).to_string())
-}
-
 fn say(notice: Notice, manager: &ServiceManager) {
     match notice {
-        Notice::AddressInUse(held, place) => message(&address_in_use(held, place.as_ref())),
+        Notice::AddressInUse(held, place) => {
+            message(&format!("{}{held}", address_place(place.as_ref())));
+        }
         Notice::Ready {
             addresses,
             nvme,

@@ -50,19 +50,21 @@ struct Source {
 
 impl Source {
     fn text(&self) -> anyhow::Result<String> {
-        self.client
-            .text(&self.url, ANSWER_MAX_BYTES)
-            .with_context(|| {
-                format!(
-                    "no server answers at {}. A running server keeps the address that `metrics` had at its start: give \
-                     that one as `status --address ADDR`",
-                    self.address
-                )
-            })
+        let text = self.client.text(&self.url, ANSWER_MAX_BYTES);
+        text.map_err(|error| {
+            anyhow::anyhow!(
+                "no `serve-block` says its status at {}: {error}. Give the address that `metrics` had when the server \
+                 started, by `status --address ADDR`",
+                self.address
+            )
+        })
     }
 
     fn status(&self) -> anyhow::Result<Status> {
-        serde_json::from_str(&self.text()?).context("the server answers in another format")
+        serde_json::from_str(&self.text()?).with_context(|| {
+            let address = self.address;
+            format!("what answers at {address} is no `serve-block`, or one of another version")
+        })
     }
 }
 

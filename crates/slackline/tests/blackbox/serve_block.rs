@@ -46,7 +46,12 @@ fn it_serves_says_how_it_is_and_drains() {
     assert!(said.contains(&expected), "{said}");
     let asked = run("status", &config, &[]);
     assert_eq!(asked.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&asked.stderr).contains("no server answers at"));
+    let said = String::from_utf8_lossy(&asked.stderr);
+    let expected = format!("no `serve-block` says its status at 127.0.0.1:{metrics}: ");
+    assert!(
+        said.contains(&expected) && said.contains("Connection refused"),
+        "{said}"
+    );
 
     let Some((mut child, line, _messages)) = start(&config) else {
         return;
@@ -56,6 +61,13 @@ fn it_serves_says_how_it_is_and_drains() {
     let mut greeting = [0; 8];
     client.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"NBDMAGIC");
+    // What answers there speaks another protocol.
+    let asked = command(&["status", "--address", &format!("127.0.0.1:{port}")])
+        .output()
+        .unwrap();
+    assert_eq!(asked.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("no `serve-block` says its status"), "{said}");
     let asked = run("status", &config, &["--json"]);
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert_eq!(status["connections"], 1);
