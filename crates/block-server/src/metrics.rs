@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
@@ -29,10 +30,26 @@ pub struct Status {
     pub draining: Option<Draining>,
     /// Why the last reload was refused: the server has the configuration from before.
     pub not_reloaded: Option<String>,
+    /// Connections that ended because TLS failed. `None`: there was none since the start.
+    pub tls_failures: Option<TlsFailures>,
     /// Devices with a calibration.
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order of the configuration.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// Connections that ended because TLS failed: the client or the server did not accept a certificate,
+/// or what came was no TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFailures {
+    /// How many, since the start.
+    pub connections: u64,
+    /// When the last one was, in seconds since 1970.
+    pub last_unix_s: u64,
+    /// Where its client is.
+    pub last_address: Option<IpAddr>,
+    /// What was wrong, as the TLS library says.
+    pub last_reason: String,
 }
 
 /// What a server says of its end.
@@ -360,6 +377,7 @@ impl Shared {
             connections: self.connections(),
             draining: self.draining(),
             not_reloaded: self.not_reloaded(),
+            tls_failures: self.tls_failures(),
             devices: devices(&exports),
             tenants: tenants.collect(),
         }
@@ -496,6 +514,12 @@ impl Shared {
                 "malformed_total",
                 "Connections ended because they sent what is no request.",
                 total(|c| c.malformed.load(Ordering::Relaxed)),
+            ),
+            (
+                "tls_failures_total",
+                "Connections ended because TLS failed. They are part of `malformed_total`, too.",
+                self.tls_failures()
+                    .map_or(0, |failures| failures.connections),
             ),
             (
                 "stalled_total",

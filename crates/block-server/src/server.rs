@@ -148,8 +148,9 @@ impl Block {
         if let Some(tls) = &mut connection.tls {
             let received = tls.receive(data, &mut connection.carry);
             tls.flush(calls, flow);
-            if received.is_err() {
+            if let Err(error) = received {
                 add(&self.counters().malformed, 1);
+                self.shared.tls_failed(connection.peer, error.to_string());
                 connection.is_closing = true;
                 connection.carry.clear();
             } else {

@@ -224,6 +224,18 @@ fn text(status: &Status) -> String {
     if !namespaces.is_empty() {
         let _ = writeln!(text, "NVMe namespaces: {}.", namespaces.join(", "));
     }
+    if let Some(failures) = &status.tls_failures {
+        let _ = writeln!(
+            text,
+            "Connections that ended because TLS failed: {}. The last one{}{}: {}",
+            Grouped(failures.connections),
+            failures
+                .last_address
+                .map_or_else(String::new, |address| format!(", from {address}")),
+            time(failures.last_unix_s).map_or_else(String::new, |time| format!(", at {time}")),
+            failures.last_reason
+        );
+    }
     if let Some(reason) = &status.not_reloaded {
         let _ = writeln!(
             text,
@@ -237,19 +249,25 @@ fn text(status: &Status) -> String {
 /// What the end of the server waits for.
 fn draining(status: &Status) -> Option<String> {
     let draining = status.draining?;
-    let since = i64::try_from(draining.since_unix_s).ok();
-    let since = since.and_then(|since| jiff::Timestamp::from_second(since).ok())?;
+    let since = time(draining.since_unix_s)?;
     let count = |number: u64, what: &str| match number {
         1 => format!("1 {what}"),
         _ => format!("{} {what}s", Grouped(number)),
     };
     Some(format!(
         "The server has been draining since {}: {} and {} are left. It ends in {} s at the latest.\n\n",
-        since.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        since,
         count(status.connections, "connection"),
         count(draining.requests, "request"),
         Grouped(draining.left_s)
     ))
+}
+
+/// A moment in seconds since 1970, for people.
+fn time(unix_s: u64) -> Option<String> {
+    let seconds = i64::try_from(unix_s).ok()?;
+    let time = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 fn number(value: f64) -> String {
@@ -424,7 +442,7 @@ fn since_start(status: &Status) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    use block_server::metrics::Draining;
+    use block_server::metrics::{Draining, TlsFailures};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -519,6 +537,21 @@ mod tests {
         }
         let line = format!("\nflash: {LOST_WRITES}.\n");
         assert_eq!(text(&status).matches(&line).count(), 1);
+    }
+
+    #[test]
+    fn why_tls_failed_is_said() {
+        let mut status = status();
+        assert!(!text(&status).contains("TLS"));
+        status.tls_failures = Some(TlsFailures {
+            connections: 1200,
+            last_unix_s: 1_795_934_771,
+            last_address: "10.0.0.7".parse().ok(),
+            last_reason: "peer sent no certificates".to_owned(),
+        });
+        let line = "\nConnections that ended because TLS failed: 1,200. The last one, from 10.0.0.7, at \
+                    2026-11-29 06:46:11 UTC: peer sent no certificates\n";
+        assert!(text(&status).contains(line), "{}", text(&status));
     }
 
     #[test]
