@@ -38,8 +38,8 @@ pub struct Status {
     pub tenants: Vec<TenantStatus>,
 }
 
-/// Connections that ended because TLS failed: the client or the server did not accept a certificate,
-/// or what came was no TLS.
+/// Connections that ended because TLS failed: the client or the server did not accept a
+/// certificate, or what came was no TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsFailures {
     /// How many, since the start.
