@@ -128,6 +128,7 @@ pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode>
             "nothing_answered_is_lost_when_the_server_is_killed",
             "death::nothing_answered_is_lost_at_a_random_moment",
             "hundreds_of_thousands_of_commands_on_one_connection",
+            "io::tens_of_thousands_of_commands_on_one_queue",
         ])
         .env("SLACKLINE_KILLS", kills)
         .env("SLACKLINE_COMMANDS", "1000000")

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use crate::config::{Config, ConfigError, Reader, text_of};
+use crate::config::{Config, ConfigError, Place, Reader, text_of};
 
 const DATA: &str = "read the data";
 const TLS_OR: &str = "add a table `tls` with `certificate`, `key` and `required = true`, or ";
@@ -50,6 +50,13 @@ impl Reader<'_> {
 }
 
 impl Config {
+    /// Where the file names an address.
+    pub(crate) fn place_of_address(&self, address: SocketAddr) -> Option<&Place> {
+        let mut places = self.addresses.iter();
+        let (_, place) = places.find(|(named, _)| *named == address)?;
+        Some(place)
+    }
+
     /// Whether NBD may be served at an address that the configuration does not name.
     ///
     /// # Errors
@@ -93,7 +100,15 @@ pub fn metrics_of(file: &Path) -> Result<Option<SocketAddr>, ConfigError> {
     Ok(None)
 }
 
-/// Refuses an address that is named twice, under whichever keys. Port 0 stands for any port.
+/// Whether who listens at `wide` listens at `narrow`, too. `[::]` is for IPv6 only, as the server
+/// listens.
+fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
+    let (ip, other) = (wide.ip(), narrow.ip());
+    let is_any = ip.is_unspecified() && ip.is_ipv6() == other.is_ipv6();
+    wide.port() == narrow.port() && (is_any || ip == other)
+}
+
+/// Refuses addresses that nobody can listen at together, under whichever keys.
 pub(crate) fn ensure_distinct<'a>(
     reader: &Reader<'_>,
     named: impl Iterator<Item = (&'static str, &'a Spanned<String>)>,
@@ -104,9 +119,16 @@ pub(crate) fn ensure_distinct<'a>(
             // Refused where the key is read.
             continue;
         };
-        if address.port() != 0 && seen.contains(&address) {
-            let message = format!("{address} is named twice");
-            return Err(reader.place(text, key).error(message));
+        let clash = |&other: &SocketAddr| match (includes(other, address), includes(address, other))
+        {
+            (true, true) => Some(format!("{address} is named twice")),
+            (true, false) => Some(format!("{address} is named, and {other} includes it")),
+            (false, true) => Some(format!("{other} is named, and {address} includes it")),
+            (false, false) => None,
+        };
+        if let Some(why) = seen.iter().find_map(clash) {
+            let place = reader.place(text, key);
+            return Err(place.error(format!("{why}: leave one out")));
         }
         seen.push(address);
     }
@@ -116,6 +138,22 @@ pub(crate) fn ensure_distinct<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_includes_others() {
+        let includes = |wide: &str, narrow: &str| {
+            super::includes(wide.parse().unwrap(), narrow.parse().unwrap())
+        };
+        for (wide, narrow) in [("0.0.0.0:1", "10.0.0.1:1"), ("[::]:1", "[::1]:1")] {
+            assert!(includes(wide, narrow), "{wide} {narrow}");
+            assert!(!includes(narrow, wide), "{wide} {narrow}");
+            let other = format!("{}2", narrow.strip_suffix('1').unwrap());
+            assert!(!includes(wide, &other), "{wide} {other}");
+        }
+        assert!(!includes("0.0.0.0:1", "[::1]:1"));
+        assert!(!includes("[::]:1", "0.0.0.0:1"));
+        assert!(!includes("10.0.0.1:1", "10.0.0.2:1"));
+    }
 
     #[test]
     fn metrics_are_found_in_a_file_that_is_wrong_elsewhere() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use qos::Objective;
+use qos::{Grouped, Objective};
 use serde::Deserialize;
 use serde_path_to_error::Segment;
 use toml::Spanned;
@@ -249,8 +249,7 @@ struct RawTenant {
     range: Option<RawRange>,
     #[serde(default)]
     read_only: bool,
-    #[serde(default)]
-    description: String,
+    description: Option<Spanned<String>>,
     #[serde(default)]
     allow: RawAllow,
     objective: Option<Spanned<RawObjective>>,
@@ -377,6 +376,27 @@ impl Reader<'_> {
         })
     }
 
+    /// A text that clients and people are shown, as long as NBD allows.
+    fn text(
+        &self,
+        text: &Spanned<String>,
+        key: &'static str,
+        min_bytes: usize,
+    ) -> Result<String, ConfigError> {
+        const MAX_BYTES: usize = crate::nbd::STRING_MAX_BYTES;
+        let (place, text) = (self.place(text, key), text.as_ref());
+        if !(min_bytes..=MAX_BYTES).contains(&text.len()) {
+            let (len, max) = (Grouped(text.len() as u64), Grouped(MAX_BYTES as u64));
+            return Err(place.error(format!(
+                "has {len} bytes: it must have {min_bytes} to {max}"
+            )));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(place.error("has a control character, such as a line break: leave it out"));
+        }
+        Ok(text.to_owned())
+    }
+
     /// As [`Reader::size`], within a range. The errors name the range by `at_least` and `at_most`.
     fn size_within(
         &self,
@@ -455,7 +475,10 @@ impl Reader<'_> {
                 ));
             }
         };
-        let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+        let name = raw.name.as_ref();
+        let name = name
+            .map(|name| self.text(name, "device.name", 1))
+            .transpose()?;
         let name = name.or(default_name).ok_or_else(|| {
             place.error("a device in memory needs a `name` by which tenants refer to the device")
         })?;
@@ -493,7 +516,10 @@ impl Reader<'_> {
                 "there is no simulated device {model:?}; there is: p3600"
             )));
         }
-        let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+        let name = raw.name.as_ref();
+        let name = name
+            .map(|name| self.text(name, "device.name", 1))
+            .transpose()?;
         Ok(DeviceSpec {
             name: name.unwrap_or_else(|| model.clone()),
             backing: Backing::Simulated {
@@ -511,14 +537,10 @@ impl Reader<'_> {
         has_client_ca: bool,
     ) -> Result<TenantSpec, ConfigError> {
         let raw = tenant.as_ref();
-        let export = raw.export.as_ref();
+        let export = self.text(&raw.export, "tenant.export", 1)?;
         let place = self.place(&raw.export, "tenant.export");
-        if export.is_empty() || export.len() > crate::nbd::STRING_MAX_BYTES {
-            return Err(place.error("an export's name has 1 to 4,096 bytes"));
-        }
-        if export.chars().any(char::is_control) {
-            return Err(place.error("an export's name has no control characters"));
-        }
+        let description = raw.description.as_ref();
+        let description = description.map(|text| self.text(text, "tenant.description", 0));
         let range = raw.range.as_ref();
         let size =
             |text: Option<&Spanned<String>>, key| text.map(|text| self.size(text, key)).transpose();
@@ -553,12 +575,12 @@ impl Reader<'_> {
                 || place.clone(),
                 |objective| self.place(objective, "tenant.objective"),
             ),
-            export: export.clone(),
+            export,
             device: raw.device.as_ref().clone(),
             offset_bytes,
             length_bytes,
             is_read_only: raw.read_only,
-            description: raw.description.clone(),
+            description: description.transpose()?.unwrap_or_default(),
             allow: raw.allow.read(self, has_client_ca)?,
             range_place: range_place.unwrap_or_else(|| place.clone()),
             place,

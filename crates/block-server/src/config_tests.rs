@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::allow::Client;
 
@@ -53,8 +55,29 @@ fn the_samples_are_read() {
     let sample = Config::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
     assert_eq!(sample.tenants.len(), 2);
     let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
-    let block = manual.split("```toml\n").nth(1).unwrap();
-    let sample = parse(block.split("```").next().unwrap()).unwrap();
+    let blocks = manual.split("```toml\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|block| block.split("```").next().unwrap())
+        .collect();
+    assert!(blocks.len() >= 6);
+    for block in &blocks {
+        // Some show a part: what they refer to stands elsewhere.
+        let mut whole = block.replace("sha256:3F:8A:…", &format!("sha256:{}", "3f".repeat(32)));
+        for (table, rest) in [
+            ("[[device]]", "path = \"/dev/nvme1n1\""),
+            ("[[tenant]]", "export = \"a\"\ndevice = \"/dev/nvme1n1\""),
+            (
+                "[tls]",
+                "certificate = \"a\"\nkey = \"b\"\nclient_ca = \"c\"",
+            ),
+        ] {
+            if !whole.contains(table) {
+                whole += &format!("\n{table}\n{rest}\n");
+            }
+        }
+        parse(&whole).unwrap_or_else(|error| panic!("{error}\n{whole}"));
+    }
+    let sample = parse(blocks[0]).unwrap();
     // The manual's commands for clients connect from this host.
     let near = Client::at(Some(sample.listen[0].ip()));
     assert!(sample.tenants[0].allow.admits(near));
@@ -62,6 +85,7 @@ fn the_samples_are_read() {
 
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
+    let long = format!("description = \"{}\"", "x".repeat(4097));
     let cases = [
         (
             "device = \"ram\"\n",
@@ -127,7 +151,37 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "export = \"a\"",
             "export = \"\"",
-            "b.toml:9: tenant.export: an export's name",
+            "b.toml:9: tenant.export: has 0 bytes: it must have 1 to 4,096",
+        ),
+        (
+            "export = \"a\"",
+            "export = \"a\\u0000\"",
+            "b.toml:9: tenant.export: has a control character, such as a line break",
+        ),
+        (
+            "read_only = true",
+            "description = \"a\\nb\"",
+            "b.toml:12: tenant.description: has a control character",
+        ),
+        (
+            "read_only = true",
+            long.as_str(),
+            "b.toml:12: tenant.description: has 4,097 bytes: it must have 0 to 4,096",
+        ),
+        (
+            "name = \"ram\"",
+            "name = \"\"",
+            "b.toml:5: device.name: has 0 bytes",
+        ),
+        (
+            "name = \"ram\"",
+            "name = \"r\\u001bm\"",
+            "b.toml:5: device.name: has a control character",
+        ),
+        (
+            "[::1]:10809",
+            "0.0.0.0:10809",
+            "b.toml:2: listen: 127.0.0.1:10809 is named, and 0.0.0.0:10809 includes it: leave one out",
         ),
         (
             "listen",
@@ -163,7 +217,7 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "\"[::1]:10809\"",
             "\"127.0.0.1:10809\"",
-            "b.toml:2: listen: 127.0.0.1:10809 is named twice",
+            "b.toml:2: listen: 127.0.0.1:10809 is named twice: leave one out",
         ),
         (
             "listen",
@@ -489,5 +543,76 @@ fn sizes() {
         "8B",
     ] {
         assert_eq!(parse_size(wrong), None, "{wrong}");
+    }
+}
+
+/// Everything that a file may have.
+const WHOLE: &str = r#"
+listen = ["127.0.0.1:10809", "[::1]:10809"]
+nvme = { listen = ["127.0.0.1:4420"], subsystem = "nqn.2026-11.a:b" }
+metrics = "127.0.0.1:9152"
+cores = [0, 1]
+memory = "64MiB"
+connections_max = 9
+drain_s = 3
+audit_log = "/log"
+
+[tls]
+certificate = "a"
+key = "b"
+client_ca = "c"
+required = false
+
+[[device]]
+name = "disk"
+path = "/disk"
+create = "1TiB"
+preallocate = true
+direct = false
+calibration = "/curve"
+
+[[device]]
+simulated = "p3600"
+
+[[tenant]]
+export = "größe"
+device = "disk"
+range = { offset = "4KiB", length = "18446744073709551615" }
+description = "text"
+allow = { addresses = ["10.0.0.0/8"], client_certificates = ["db"] }
+objective = { p95_us = 500, iops = 20000, read_share = 0.9 }
+namespace = 7
+"#;
+
+proptest! {
+    /// A damaged file is a configuration or an error, whose line is in the file. It is no panic.
+    #[test]
+    fn damage_is_named(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..4, "[\\PC\n\t]{0,3}"), 1..4)
+    ) {
+        prop_assert!(parse(WHOLE).is_ok());
+        let mut text: Vec<char> = WHOLE.chars().collect();
+        for (place, kind, new) in damage {
+            let at = place.index(text.len());
+            let new: Vec<char> = new.chars().collect();
+            match kind {
+                0 => drop(text.splice(at..at + 1, new)),
+                1 => drop(text.splice(at..at, new)),
+                2 => text.truncate(at.max(1)),
+                _ => {
+                    let line = text[at..].iter().position(|char| *char == '\n');
+                    let end = at + line.unwrap_or(0);
+                    drop(text.splice(at..end, new));
+                }
+            }
+            prop_assume!(!text.is_empty());
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(error) = Config::parse(Path::new("b.toml"), &text) {
+            let lines = 1 + text.matches('\n').count();
+            let line = error.line;
+            prop_assert!(line.is_none_or(|line| (1..=lines).contains(&line)), "{error}");
+            prop_assert!(!error.message.is_empty() && !error.to_string().contains('\n'), "{error:?}");
+        }
     }
 }

@@ -278,6 +278,11 @@ impl Device {
         Some(format!("{} {what}", path.display()))
     }
 
+    /// Whether writes that were answered may be lost: bringing some to stable storage failed.
+    pub fn has_lost_writes(&self) -> bool {
+        matches!(&self.storage, Storage::File(file) if file.has_lost_writes())
+    }
+
     /// Whether both are the same file or block device, by whatever name.
     pub fn is_same(&self, other: &Self) -> bool {
         self.identity.is_some() && self.identity == other.identity
@@ -336,7 +341,7 @@ fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool
     match patiently(UNDER_WAY, lock) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Err(DeviceError(format!(
-            "{} has writes under way of a server that has ended: try again when the disk has done them",
+            "writes of a server that has ended are still under way on {}: start this server again when the disk has finished them",
             path.display()
         ))),
         // A file system without such locks.
@@ -453,8 +458,8 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         if patiently(HELD, || rustix::fs::flock(&first, lock)).is_err() {
             drop(first);
             let what = if holders::is_own(&status) {
-                "is in use by connections of a removed tenant of this server: wait until they \
-                 have ended, or end them"
+                "is in use by connections of a removed tenant of this server: wait until these \
+                 connections have ended, or disconnect their clients"
                     .to_owned()
             } else {
                 let holder = holders::named(&holders::processes(&status));

@@ -19,7 +19,7 @@ const EXTENTS_MAX: usize = 128;
 
 /// Why no flush succeeds after one has failed.
 const LOST: &str =
-    "an earlier flush failed, and writes may be lost: check the device, and restart the server";
+    "an earlier flush failed, and writes may be lost: check the device, then restart the server";
 
 /// What is done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

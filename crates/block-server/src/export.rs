@@ -395,6 +395,13 @@ fn exports_of(
         let Some((device, admission)) = found else {
             return Err(tenant.place.error("the device is gone"));
         };
+        if device.size_bytes == 0 {
+            return Err(tenant.place.error(format!(
+                "{:?} has 0 bytes, so nothing can be exported. Give the file a size by `truncate -s SIZE FILE`, or \
+                 remove it and set `create` of the device",
+                device.name
+            )));
+        }
         let room = device.size_bytes.checked_sub(tenant.offset_bytes);
         let size_bytes = room
             .map(|room| tenant.length_bytes.unwrap_or(room))
@@ -575,6 +582,19 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn an_empty_file_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "[[device]]\nname = \"d\"\npath = {:?}\n[[tenant]]\nexport = \"a\"\ndevice = \"d\"\n",
+            file.path()
+        );
+        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let error = look(&config).err().unwrap().to_string();
+        let expected = "b.toml:5: tenant.export: \"d\" has 0 bytes, so nothing can be exported. ";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[test]

@@ -35,9 +35,14 @@ const SEND_QUEUE_BYTES: usize = 1 << 20;
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two looks at the devices: a second.
+const LOOK_TICKS: u64 = 10;
 /// What to do where a calibration no longer holds.
 pub const CALIBRATE_AGAIN: &str =
     "Calibrate the device again. `calibrate` opens it exclusively, so stop this server before";
+/// What a failed flush means, and what to do.
+pub const LOST_WRITES: &str = "a flush failed, so writes that were answered may be lost. All flushes of the device fail until \
+                               this server is restarted. Check the device before";
 /// What to do where a tenant asks for more than it reserved.
 pub const RESERVE_MORE: &str = "Give the tenant a larger `iops` if `slackline serve-block admit` says that this fits, \
                                 or let its clients ask for less";
@@ -88,10 +93,10 @@ pub enum LaunchError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An address of the configuration that the server cannot listen on.
-    #[error("{}:{}: {}: {source}{hint}", place.file.display(), place.line, place.key)]
+    #[error("{}{source}{hint}", address_place(place.as_ref()))]
     Address {
-        /// Where the address stands.
-        place: Place,
+        /// Where the address stands; `None`: it is the default.
+        place: Option<Place>,
         /// Why not.
         source: Box<launch::LaunchError>,
         /// What to do.
@@ -137,8 +142,9 @@ impl LaunchError {
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Another process has an address.
-    AddressInUse(AddressInUse),
+    /// Another process has an address, and where the configuration names the address. The default
+    /// has no place.
+    AddressInUse(AddressInUse, Option<Place>),
     /// Clients can connect to these addresses.
     Ready {
         /// Where NBD is served.
@@ -168,6 +174,8 @@ pub enum Notice {
     NotReloaded(String),
     /// Something about a tenant or a device.
     Tenant(String),
+    /// Something odd about the configuration or its files, which lets the server go on.
+    Warning(String),
     /// Lines of the audit log are lost.
     AuditLog(String),
     /// A signal came: no new connections, and those that are idle are closed.
@@ -265,7 +273,10 @@ pub fn serve(
 ) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
     let mut audit = Audit::open(&config)?;
-    let mut waits = |held| notice(Notice::AddressInUse(held));
+    let mut waits = |held: AddressInUse| {
+        let place = config.place_of_address(held.0).cloned();
+        notice(Notice::AddressInUse(held, place));
+    };
     let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
     })?;
@@ -278,7 +289,7 @@ pub fn serve(
         exports: names(&exports),
     });
     for warning in calibration::warnings(&config) {
-        notice(Notice::Tenant(warning));
+        notice(Notice::Warning(warning));
     }
     attend(
         options,
@@ -415,16 +426,21 @@ fn listen(
     launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
 }
 
-/// Why an address cannot be listened on, at its place in the file. The default has none.
+/// Where an address comes from, as the beginning of a message about it. `None`: the file does not
+/// name it, so it is the default.
+pub fn address_place(place: Option<&Place>) -> String {
+    match place {
+        Some(place) => place.error("").to_string(),
+        None => "listen (the default): ".to_owned(),
+    }
+}
+
+/// Why an address cannot be listened on, at its place in the file.
 fn at_address(
     config: &Config,
     address: Option<SocketAddr>,
     error: launch::LaunchError,
 ) -> LaunchError {
-    let mut places = config.addresses.iter();
-    let Some((_, place)) = places.find(|(named, _)| Some(*named) == address) else {
-        return error.into();
-    };
     let kind = match &error {
         launch::LaunchError::Metrics(_, source)
         | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
@@ -436,7 +452,7 @@ fn at_address(
         _ => "",
     };
     LaunchError::Address {
-        place: place.clone(),
+        place: address.and_then(|address| config.place_of_address(address).cloned()),
         source: Box::new(error),
         hint,
     }
@@ -474,7 +490,15 @@ fn attend(
     notice: &mut dyn FnMut(Notice),
 ) -> Result<i32, LaunchError> {
     let mut ended_by = None;
+    let mut said = Vec::new();
+    let mut ticks: u64 = 0;
     while started.running.wait(TICK)? {
+        ticks += 1;
+        if ticks.is_multiple_of(LOOK_TICKS) {
+            for text in lost_writes(&started.shared.exports(), &mut said) {
+                notice(Notice::Tenant(text));
+            }
+        }
         while let Some((name, about)) = started.shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
         }
@@ -486,7 +510,7 @@ fn attend(
                 let (reloaded, odd) = reload(options, config, &started.shared, audit);
                 notice(reloaded);
                 for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
-                    notice(Notice::Tenant(trouble));
+                    notice(Notice::Warning(trouble));
                 }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
@@ -519,14 +543,33 @@ fn troubles(exports: &export::Exports) -> Vec<String> {
     troubles
 }
 
+/// What to say of devices that a flush has failed on. Those in `said` were named before.
+fn lost_writes(exports: &export::Exports, said: &mut Vec<String>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for export in exports {
+        let name = &export.device.name;
+        if export.device.has_lost_writes() && !said.contains(name) {
+            said.push(name.clone());
+            texts.push(format!("{name}: {LOST_WRITES}"));
+        }
+    }
+    texts
+}
+
 /// What to say of a tenant or a device.
 pub(crate) fn text(name: &str, about: qos::Notice) -> String {
     match about {
         qos::Notice::Deficit {
-            reserved, queued, ..
+            reserved,
+            queued,
+            queued_tokens,
+            ..
         } => format!(
-            "{name} asks for more than its objective reserved, {} tokens/s: its requests wait, {queued} now. {RESERVE_MORE}",
-            Grouped(reserved)
+            "{name} asks for more than its objective reserved, {} tokens/s. Requests that wait: {}, of {} tokens. \
+             {RESERVE_MORE}",
+            Grouped(reserved),
+            Grouped(queued.into()),
+            Grouped(queued_tokens)
         ),
         qos::Notice::DeficitOver { .. } => {
             format!("{name} has stayed within its reservation for 10 s")
@@ -586,4 +629,59 @@ fn reload(
         }
     };
     (notice, odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Storage;
+
+    /// The default is in no line of the file.
+    #[test]
+    fn an_address_that_cannot_be_had_is_named_with_its_place() {
+        let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                      [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+        let said = |listen: &str| {
+            let text = format!("{listen}{tables}");
+            let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+            let in_use = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+            let error = launch::LaunchError::Metrics(config.listen[0], in_use);
+            at_address(&config, Some(config.listen[0]), error).to_string()
+        };
+        for (listen, expected) in [
+            ("", "listen (the default): "),
+            ("\nlisten = [\"127.0.0.1:10809\"]\n", "b.toml:2: listen: "),
+        ] {
+            let error = said(listen);
+            assert!(
+                error.starts_with(expected) && error.contains("`ss -ltnp`"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_device_that_may_have_lost_writes_is_named_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk");
+        let tenant = |name: &str, rest: &str| {
+            format!("[[tenant]]\nexport = \"{name}\"\ndevice = \"d\"\n{rest}")
+        };
+        let text = format!(
+            "[[device]]\nname = \"d\"\npath = {disk:?}\ncreate = \"1MiB\"\n{}{}",
+            tenant("a", ""),
+            tenant("b", "read_only = true\n")
+        );
+        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let exports = export::open(&config, &Vec::new(), 1).unwrap();
+        let mut said = Vec::new();
+        assert!(lost_writes(&exports, &mut said).is_empty());
+        let Storage::File(file) = &exports[0].device.storage else {
+            panic!("no file");
+        };
+        file.lose_writes();
+        let texts = lost_writes(&exports, &mut said);
+        assert_eq!(texts, [format!("d: {LOST_WRITES}")]);
+        assert!(lost_writes(&exports, &mut said).is_empty());
+    }
 }

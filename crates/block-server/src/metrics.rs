@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
@@ -29,10 +30,26 @@ pub struct Status {
     pub draining: Option<Draining>,
     /// Why the last reload was refused: the server has the configuration from before.
     pub not_reloaded: Option<String>,
+    /// Connections that ended because TLS failed. `None`: there was none since the start.
+    pub tls_failures: Option<TlsFailures>,
     /// Devices with a calibration.
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order of the configuration.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// Connections that ended because TLS failed: the client or the server did not accept a
+/// certificate, or what came was no TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFailures {
+    /// How many, since the start.
+    pub connections: u64,
+    /// When the last one was, in seconds since 1970.
+    pub last_unix_s: u64,
+    /// Where its client is.
+    pub last_address: Option<IpAddr>,
+    /// What was wrong, as the TLS library says.
+    pub last_reason: String,
 }
 
 /// What a server says of its end.
@@ -89,10 +106,15 @@ pub struct TenantStatus {
     pub refused_requests: u64,
     /// Times that `allow` kept an NBD client from the export.
     pub refused_clients: u64,
+    /// A flush of the device failed, so that writes that were answered may be lost.
+    pub has_lost_writes: bool,
     /// Requests completed in a second, over the last second.
     pub iops: f64,
-    /// Tokens of the tenant's requests, over the last second.
+    /// Tokens of the tenant's requests that went to the device, over the last second.
     pub spent_tokens_per_s: f64,
+    /// Tokens of the tenant's requests that arrived, over the last second. Requests that the server
+    /// has not read from the connection are not among them.
+    pub asked_tokens_per_s: f64,
     /// Tokens that the tenant left to others, over the last second.
     pub given_tokens_per_s: f64,
     /// Tokens of others that the tenant used, over the last second.
@@ -117,14 +139,18 @@ pub struct TenantStatus {
     pub window_p95_of: Operation,
     /// Tokens in hand; negative: the tenant asks for more than it reserved.
     pub credit_tokens: i64,
-    /// Tokens of all requests.
+    /// Tokens of all requests that went to the device.
     pub spent_tokens: u64,
+    /// Tokens of all requests that arrived.
+    pub asked_tokens: u64,
     /// Tokens that the tenant left to others, and tokens of others that it used.
     pub given_tokens: u64,
     /// See `given_tokens`.
     pub received_tokens: u64,
     /// Requests that wait for tokens.
     pub queued: u32,
+    /// Tokens of those requests.
+    pub queued_tokens: u64,
     /// Whether the tenant's requests wait because it asks for more than it reserved.
     pub in_deficit: bool,
 }
@@ -217,7 +243,9 @@ const HISTOGRAMS: [(&str, &str, PickHistogram); 2] = [
 
 /// A label's value, as Prometheus wants it.
 fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"")
+    // A path may have a line break.
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    text.replace('\n', "\\n")
 }
 
 fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
@@ -310,9 +338,11 @@ impl Shared {
                     None => shards.iter().map(|shard| shard.credit_tokens).sum(),
                 },
                 spent_tokens: whole(|shard| shard.spent_tokens),
+                asked_tokens: whole(qos::TenantStatus::asked_tokens),
                 given_tokens: whole(|shard| shard.given_tokens),
                 received_tokens: whole(|shard| shard.received_tokens),
                 queued: shards.iter().map(|shard| shard.queued).sum(),
+                queued_tokens: whole(|shard| shard.queued_tokens),
                 in_deficit: shards.iter().any(|shard| shard.in_deficit),
                 export: export.name.clone(),
                 namespace: namespaces.get(&export.key()).copied(),
@@ -331,8 +361,10 @@ impl Shared {
                 refused_clients: sum(export, |stats| {
                     stats.refused_clients.load(Ordering::Relaxed)
                 }),
+                has_lost_writes: export.device.has_lost_writes(),
                 iops: rates.iops,
                 spent_tokens_per_s: rates.spent_tokens_per_s,
+                asked_tokens_per_s: rates.asked_tokens_per_s,
                 given_tokens_per_s: rates.given_tokens_per_s,
                 received_tokens_per_s: rates.received_tokens_per_s,
                 read_p50_us: microseconds(&reads, 0.5),
@@ -345,6 +377,7 @@ impl Shared {
             connections: self.connections(),
             draining: self.draining(),
             not_reloaded: self.not_reloaded(),
+            tls_failures: self.tls_failures(),
             devices: devices(&exports),
             tenants: tenants.collect(),
         }
@@ -389,7 +422,7 @@ impl Shared {
 
     fn tenant_metrics(&self, page: &mut String) {
         type Figure = fn(&TenantStatus) -> Option<f64>;
-        let figures: [(&str, &str, &str, Figure); 7] = [
+        let figures: [(&str, &str, &str, Figure); 9] = [
             (
                 "objective_p95_us",
                 "gauge",
@@ -405,8 +438,14 @@ impl Shared {
             (
                 "spent_tokens_total",
                 "counter",
-                "Tokens that the requests of the tenant cost.",
+                "Tokens of the tenant's requests that went to the device.",
                 |tenant| Some(tenant.spent_tokens as f64),
+            ),
+            (
+                "asked_tokens_total",
+                "counter",
+                "Tokens of the tenant's requests that arrived.",
+                |tenant| Some(tenant.asked_tokens as f64),
             ),
             (
                 "given_tokens_total",
@@ -425,6 +464,12 @@ impl Shared {
                 "gauge",
                 "Requests in the queue of the tenant: whole, and not on the device yet.",
                 |tenant| Some(tenant.queued.into()),
+            ),
+            (
+                "lost_writes",
+                "gauge",
+                "1 after a flush of the tenant's device failed: writes that were answered may be lost.",
+                |tenant| Some(f64::from(u8::from(tenant.has_lost_writes))),
             ),
             (
                 "in_deficit",
@@ -469,6 +514,12 @@ impl Shared {
                 "malformed_total",
                 "Connections ended because they sent what is no request.",
                 total(|c| c.malformed.load(Ordering::Relaxed)),
+            ),
+            (
+                "tls_failures_total",
+                "Connections ended because TLS failed. They are part of `malformed_total`, too.",
+                self.tls_failures()
+                    .map_or(0, |failures| failures.connections),
             ),
             (
                 "stalled_total",

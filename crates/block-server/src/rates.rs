@@ -7,8 +7,10 @@ use dataplane::Time;
 pub(crate) struct Rates {
     /// Requests completed.
     pub(crate) iops: f64,
-    /// Tokens of its requests.
+    /// Tokens of its requests that were submitted.
     pub(crate) spent_tokens_per_s: f64,
+    /// Tokens of its requests that arrived.
+    pub(crate) asked_tokens_per_s: f64,
     /// Tokens that it left to others.
     pub(crate) given_tokens_per_s: f64,
     /// Tokens of others that it used.
@@ -22,6 +24,7 @@ impl Rates {
         Self {
             iops: self.iops + other.iops,
             spent_tokens_per_s: self.spent_tokens_per_s + other.spent_tokens_per_s,
+            asked_tokens_per_s: self.asked_tokens_per_s + other.asked_tokens_per_s,
             given_tokens_per_s: self.given_tokens_per_s + other.given_tokens_per_s,
             received_tokens_per_s: self.received_tokens_per_s + other.received_tokens_per_s,
         }
@@ -42,7 +45,7 @@ pub(crate) struct Fare {
 /// Makes rates of counters.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    before: Option<(Time, [u64; 4])>,
+    before: Option<(Time, [u64; 5])>,
 }
 
 impl Meter {
@@ -51,6 +54,7 @@ impl Meter {
         let counts = [
             tenant.reads + tenant.writes + tenant.others,
             tenant.spent_tokens,
+            tenant.asked_tokens(),
             tenant.given_tokens,
             tenant.received_tokens,
         ];
@@ -58,11 +62,12 @@ impl Meter {
             return Rates::default();
         };
         let seconds = (now.since_ns(then) as f64 / 1e9).max(1e-3);
-        let [iops, spent, given, received] = [0, 1, 2, 3]
+        let [iops, spent, asked, given, received] = [0, 1, 2, 3, 4]
             .map(|index: usize| counts[index].saturating_sub(before[index]) as f64 / seconds);
         Rates {
             iops,
             spent_tokens_per_s: spent,
+            asked_tokens_per_s: asked,
             given_tokens_per_s: given,
             received_tokens_per_s: received,
         }
@@ -98,9 +103,24 @@ mod tests {
         assert_eq!(meter.rates(Time(5), &status(100, 7)), Rates::default());
         let rates = meter.rates(Time(5 + 500_000_000), &status(150, 17));
         assert_eq!((rates.iops, rates.spent_tokens_per_s), (100.0, 10_000.0));
+        assert_eq!(rates.asked_tokens_per_s, rates.spent_tokens_per_s);
         assert_eq!(rates.given_tokens_per_s, 20.0);
         assert_eq!(rates.and(rates).iops, 200.0);
         let rates = meter.rates(Time(5 + 1_500_000_000), &status(150, 17));
         assert_eq!(rates, Rates::default());
+        // What arrived and waits was asked for, and is not spent.
+        let mut waits = status(150, 17);
+        waits.queued_tokens = 700;
+        let rates = meter.rates(Time(5 + 2_500_000_000), &waits);
+        assert_eq!(
+            (rates.asked_tokens_per_s, rates.spent_tokens_per_s),
+            (700.0, 0.0)
+        );
+        // Its turn comes: it was asked for once.
+        let rates = meter.rates(Time(5 + 3_500_000_000), &status(157, 17));
+        assert_eq!(
+            (rates.asked_tokens_per_s, rates.spent_tokens_per_s),
+            (0.0, 700.0)
+        );
     }
 }

@@ -148,8 +148,9 @@ impl Block {
         if let Some(tls) = &mut connection.tls {
             let received = tls.receive(data, &mut connection.carry);
             tls.flush(calls, flow);
-            if received.is_err() {
+            if let Err(error) = received {
                 add(&self.counters().malformed, 1);
+                self.shared.tls_failed(connection.peer, error.to_string());
                 connection.is_closing = true;
                 connection.carry.clear();
             } else {
@@ -257,7 +258,7 @@ impl Block {
             return (bytes.len(), false);
         }
         let verdict = if self.is_draining() {
-            Err((Errno::Shutdown, "the server ends"))
+            Err((Errno::Shutdown, "the server is shutting down"))
         } else {
             request.check(&session.export.info, session.style, session.has_allocation)
         };

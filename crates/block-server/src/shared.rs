@@ -1,14 +1,16 @@
 //! What all shards of one server share.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::shard::ShardStats;
 
 use crate::counters::Counters;
 use crate::export::Exports;
+use crate::metrics::TlsFailures;
 use crate::nvme::controller::Subsystem;
 use crate::rates::Fare;
 use crate::tls::ServerTls;
@@ -30,6 +32,7 @@ pub struct Shared {
     pub(crate) tenants: Vec<Mutex<Vec<Fare>>>,
     /// Why the last reload was refused, if it was.
     not_reloaded: Mutex<Option<String>>,
+    tls_failures: Mutex<Option<TlsFailures>>,
     notices: Mutex<VecDeque<(String, qos::Notice)>>,
     pub(crate) memory_bytes: usize,
     /// The NVMe subsystem, and the first listener that is for it.
@@ -60,6 +63,7 @@ impl Shared {
             counters: shards.iter().map(|_| Counters::default()).collect(),
             tenants: shards.iter().map(|_| Mutex::default()).collect(),
             not_reloaded: Mutex::default(),
+            tls_failures: Mutex::default(),
             notices: Mutex::default(),
             memory_bytes: memory_bytes / shards.len().max(1),
             shards,
@@ -141,6 +145,24 @@ impl Shared {
     /// Why the last reload was refused. `None`: it was not, or there was none.
     pub fn not_reloaded(&self) -> Option<String> {
         lock(&self.not_reloaded).clone()
+    }
+
+    /// TLS with a client failed. `reason`: as the TLS library says.
+    pub(crate) fn tls_failed(&self, address: Option<IpAddr>, reason: String) {
+        let mut failures = lock(&self.tls_failures);
+        let before = failures.as_ref().map_or(0, |before| before.connections);
+        let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+        *failures = Some(TlsFailures {
+            connections: before + 1,
+            last_unix_s: now.as_secs(),
+            last_address: address,
+            last_reason: reason,
+        });
+    }
+
+    /// Connections that ended because TLS failed.
+    pub(crate) fn tls_failures(&self) -> Option<TlsFailures> {
+        lock(&self.tls_failures).clone()
     }
 
     /// How the tenants fare: by the export's name, one a shard.

@@ -493,7 +493,7 @@ mod tests {
                 millisecond < 15_000 && millisecond % 4000 < 2000
             });
             assert_eq!(said.len(), 2, "{shards} shards: {said:?}");
-            let expected = "db asks for more than its objective reserved, 45,000 tokens/s: its requests wait, ";
+            let expected = "db asks for more than its objective reserved, 45,000 tokens/s. Requests that wait: ";
             assert!(said[0].starts_with(expected), "{said:?}");
             assert!(
                 said[0].contains("Give the tenant a larger `iops`"),

@@ -164,7 +164,7 @@ impl Backend for Faulty {
 /// Runs `test` against a server whose file operations fail as `Faults` says. The file's blocks hold
 /// their own numbers. The test gets the addresses for NBD and for NVMe/TCP.
 #[expect(clippy::print_stdout, reason = "a skipped test says why")]
-fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults)) {
+fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults, &Shared)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(block).collect();
@@ -185,6 +185,7 @@ fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults)) {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let thread = {
         let (plane, faults) = (Arc::clone(&plane), Arc::clone(&faults));
+        let shared = Arc::clone(&shared);
         std::thread::spawn(move || {
             let uring = Uring::new(UringConfig {
                 listeners: listeners.into_iter().map(Into::into).collect(),
@@ -205,7 +206,7 @@ fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults)) {
         println!("SKIP: no io_uring on this kernel");
         return;
     }
-    test(addresses, &faults);
+    test(addresses, &faults, &shared);
     plane.drain(Duration::from_secs(5));
     thread.join().unwrap();
 }
@@ -265,7 +266,7 @@ fn failed(errors: &[u32], with: i32) -> usize {
 
 #[test]
 fn each_error_is_one_of_its_own_request() {
-    with_server(|[address, _], faults| {
+    with_server(|[address, _], faults, _| {
         let mut client = Client::connect(address).go("a");
         for errno in [EIO, ENOSPC] {
             faults.set(7, errno);
@@ -289,7 +290,7 @@ fn each_error_is_one_of_its_own_request() {
 
 #[test]
 fn interrupted_and_short_operations_go_on_where_they_stopped() {
-    with_server(|[address, _], faults| {
+    with_server(|[address, _], faults, _| {
         let mut client = Client::connect(address).go("a");
         faults.set(3, 0);
         assert_eq!(failed(&all(&mut client, 0, READ, 0), EIO), 0);
@@ -301,9 +302,10 @@ fn interrupted_and_short_operations_go_on_where_they_stopped() {
 
 #[test]
 fn after_a_failed_flush_no_flush_is_promised() {
-    with_server(|[address, _], faults| {
+    with_server(|[address, _], faults, shared| {
         let mut client = Client::connect(address).go("a");
         client.write(0, &block(7));
+        assert!(!shared.status().tenants[0].has_lost_writes);
         faults.set(1, EIO);
         assert_eq!(client.exchange(0, FLUSH, (0, 0), &[]), EIO.unsigned_abs());
         faults.set(0, 0);
@@ -312,6 +314,13 @@ fn after_a_failed_flush_no_flush_is_promised() {
         assert_eq!(other.exchange(0, FLUSH, (0, 0), &[]), EIO.unsigned_abs());
         assert!(other.read(0, BLOCK) == block(7));
         other.write(0, &block(8));
+        // Whoever looks at the server is told.
+        assert!(shared.status().tenants[0].has_lost_writes);
+        let page = shared.metrics_page();
+        assert!(
+            page.contains("\nslackline_block_lost_writes{export=\"a\"} 1\n"),
+            "{page}"
+        );
     });
 }
 
@@ -321,7 +330,7 @@ fn each_error_has_its_status_over_nvme_tcp() {
     const WRITE_FAULT: u16 = 0x280;
     const READ_ERROR: u16 = 0x281;
     const CAPACITY: u16 = 0x81;
-    with_server(|[_, address], faults| {
+    with_server(|[_, address], faults, _| {
         let (_admin, id) = Host::admin(address, NQN, 0);
         let mut host = Host::io(address, id, 1, 0);
         let read = on_blocks(host::READ, 1, 8, 8, 0);

@@ -207,6 +207,18 @@ fn a_client_without_tls_or_without_a_certificate_gets_nothing() {
         fs::copy(directory.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
         let refused = run("nbdinfo", &[&uri(server, "ram", &stranger)]).unwrap();
         assert!(!refused.status.success(), "{refused:?}");
+        let failures = server.shared.status().tls_failures.unwrap();
+        assert_eq!(failures.connections, 1);
+        assert_eq!(failures.last_address, "127.0.0.1".parse().ok());
+        assert!(
+            failures.last_reason.contains("no certificates"),
+            "{failures:?}"
+        );
+        let page = server.shared.metrics_page();
+        assert!(
+            page.contains("\nslackline_block_tls_failures_total 1\n"),
+            "{page}"
+        );
         let known = run("nbdinfo", &[&uri(server, "ram", directory)]).unwrap();
         assert!(known.status.success(), "{known:?}");
         assert!(

@@ -19,6 +19,8 @@ pub enum Notice {
         reserved: u64,
         /// Requests that wait.
         queued: u32,
+        /// Tokens of those requests.
+        queued_tokens: u64,
     },
     /// The tenant's requests no longer wait for tokens.
     DeficitOver {

@@ -138,3 +138,11 @@ pub struct TenantStatus {
     /// Times that the tenant ran into its deficit limit.
     pub deficits: u64,
 }
+
+impl TenantStatus {
+    /// Tokens of all requests that have arrived: of those that were submitted, and of those that
+    /// wait.
+    pub fn asked_tokens(&self) -> u64 {
+        self.spent_tokens + self.queued_tokens
+    }
+}

@@ -223,11 +223,13 @@ fn a_deficit_is_said_once_and_its_end_too() {
     assert_eq!(rounds(&mut scheduler, 0, 25, tenant), 1000);
     let said = scheduler.take_notice();
     assert!(
-        matches!(said, Some(Notice::Deficit { tenant: of, reserved, queued }) if of == tenant && reserved > 0 && queued > 0),
+        matches!(said, Some(Notice::Deficit { tenant: of, reserved, queued, queued_tokens })
+            if of == tenant && reserved > 0 && queued > 0 && queued_tokens == 100 * u64::from(queued)),
         "{said:?}"
     );
     let status = scheduler.status(tenant).unwrap();
     assert!(status.in_deficit);
+    assert_eq!(status.asked_tokens(), 100 * u64::from(QUEUE_ENTRIES_MAX));
     assert_eq!(
         (status.credit_tokens, status.refused, status.deficits),
         (-100_000, 1, 1)
@@ -240,7 +242,11 @@ fn a_deficit_is_said_once_and_its_end_too() {
         scheduler.take_notice(),
         Some(Notice::DeficitOver { tenant })
     );
-    assert!(!scheduler.status(tenant).unwrap().in_deficit);
+    let status = scheduler.status(tenant).unwrap();
+    assert!(!status.in_deficit);
+    // What was asked for is what was spent, once nothing waits any more.
+    let asked = 100 * u64::from(QUEUE_ENTRIES_MAX);
+    assert_eq!((status.asked_tokens(), status.spent_tokens), (asked, asked));
 }
 
 #[test]

@@ -14,6 +14,8 @@ use ratatui::{DefaultTerminal, Frame};
 pub(crate) const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// Rows of a line with its frame.
 pub(crate) const LINE_ROWS: u16 = 5;
+/// The last row of a text that does not fit.
+const CUT: &str = "More does not fit here: make the terminal larger, or leave out --live";
 /// Values that a line remembers: more than a screen is wide.
 const HISTORY: usize = 300;
 
@@ -108,7 +110,52 @@ pub(crate) fn draw(frame: &mut Frame<'_>, lines: &[Line], rows: u16, text: &str)
         }
         frame.render_widget(sparkline, *area);
     }
-    if let Some(rest) = areas.last() {
-        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), *rest);
+    let Some(rest) = areas.last() else { return };
+    let is_cut = rows_of(text, rest.width) > usize::from(rest.height);
+    let last = u16::from(is_cut);
+    let [shown, more] =
+        Layout::vertical([Constraint::Min(0), Constraint::Length(last)]).areas(*rest);
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), shown);
+    frame.render_widget(Paragraph::new(CUT).style(Style::new().reversed()), more);
+}
+
+/// Rows that a text needs at least.
+fn rows_of(text: &str, width: u16) -> usize {
+    let width = usize::from(width.max(1));
+    let rows = text
+        .lines()
+        .map(|line| line.chars().count().div_ceil(width).max(1));
+    rows.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    #[test]
+    fn a_text_that_does_not_fit_says_so() {
+        let screen = |text: &str| {
+            let mut terminal = Terminal::new(TestBackend::new(80, 8)).unwrap();
+            let line = Line {
+                title: "line".to_owned(),
+                values: vec![1],
+                max: None,
+            };
+            terminal
+                .draw(|frame| draw(frame, &[line], LINE_ROWS, text))
+                .unwrap();
+            terminal.backend().to_string()
+        };
+        let fits = screen("one\ntwo\nthree\n");
+        assert!(fits.contains("three") && !fits.contains(CUT), "{fits}");
+        for more in ["one\ntwo\nthree\nfour\n", &"x".repeat(241)] {
+            let cut = screen(more);
+            assert!(cut.contains(CUT), "{cut}");
+        }
+        let cut = screen("one\ntwo\nthree\nfour\n");
+        assert!(cut.contains("two") && !cut.contains("three"), "{cut}");
     }
 }

@@ -341,6 +341,14 @@ fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The file of an option whose result cannot go to standard output.
+fn file_to_write(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("this result is not printed: name a file".to_owned()),
+        _ => Ok(PathBuf::from(text)),
+    }
+}
+
 /// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and
 /// `--json -` prints it instead.
 fn publish(

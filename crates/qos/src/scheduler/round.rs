@@ -145,6 +145,7 @@ impl<T> Scheduler<T> {
                     tenant: tenant.id,
                     reserved: account.state().reserved(),
                     queued: tenant.queue.len,
+                    queued_tokens: tenant.queue.tokens,
                 });
             }
         } else if credit >= limit / 2 && account.set_in_deficit(false) {

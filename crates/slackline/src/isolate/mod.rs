@@ -41,7 +41,7 @@ pub(crate) enum Command {
         /// The directory that `run --out` wrote.
         directory: PathBuf,
         /// The page.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
         html: PathBuf,
     },
     /// Try each actuator of this host: probe, one small step in a group of its own, read back,

@@ -48,7 +48,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
         /// Write a picture of the pages that the code which ran touches, before and after.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
         svg: Option<PathBuf>,
     },
 }

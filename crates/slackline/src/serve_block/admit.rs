@@ -13,6 +13,7 @@ use crate::Done;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration: its devices with their calibrations, and its present tenants.
+    #[arg(default_value = super::CONFIG)]
     config: PathBuf,
     /// The device that the tenant would use. Needed if there are several.
     #[arg(long)]

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Shares of reads, in percent. 100 must be among them.
     #[arg(long, value_delimiter = ',', default_value = READ_PERCENTS)]
     reads: Vec<u8>,
-    /// Loads of each share of reads.
+    /// Number of loads for each share of reads.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     loads: u32,
     /// Seconds of each load.
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the latency against the rate into a file, as SVG.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     picture: Option<PathBuf>,
 }
 

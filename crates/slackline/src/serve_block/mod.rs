@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use block_server::config::Config;
-use block_server::launch::{Notice, Options};
+use block_server::launch::{Notice, Options, address_place};
 use dataplane::idle::IdlePolicy;
 use qos::Grouped;
 use sd_notify::NotifyState;
@@ -31,9 +31,13 @@ pub(crate) enum Command {
     Admit(admit::Arguments),
 }
 
+/// Where the unit of contrib/systemd has it.
+const CONFIG: &str = "/etc/slackline/blocks.toml";
+
 #[derive(clap::Args)]
 pub(crate) struct Run {
     /// The configuration: devices and tenants. Send SIGHUP to read it again.
+    #[arg(default_value = CONFIG)]
     config: PathBuf,
     /// Check the configuration and its devices, print what would be exported, and exit. Changes and
     /// locks nothing, so it also works beside a running server.
@@ -168,7 +172,9 @@ fn reloaded(
 
 fn say(notice: Notice, manager: &ServiceManager) {
     match notice {
-        Notice::AddressInUse(held) => message(&held.to_string()),
+        Notice::AddressInUse(held, place) => {
+            message(&format!("{}{held}", address_place(place.as_ref())));
+        }
         Notice::Ready {
             addresses,
             nvme,
@@ -200,7 +206,7 @@ fn say(notice: Notice, manager: &ServiceManager) {
         Notice::NotReloaded(reason) => message(&format!(
             "reload refused, the old configuration stays in force: {reason}"
         )),
-        Notice::Tenant(text) | Notice::AuditLog(text) => message(&text),
+        Notice::Tenant(text) | Notice::Warning(text) | Notice::AuditLog(text) => message(&text),
         Notice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");

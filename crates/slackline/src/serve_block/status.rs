@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use block_server::config::metrics_of;
-use block_server::launch::{CALIBRATE_AGAIN, RESERVE_MORE};
+use block_server::launch::{CALIBRATE_AGAIN, LOST_WRITES, RESERVE_MORE};
 use block_server::metrics::{Status, TenantStatus};
 use http_client::{Client, Url};
 use qos::{Grouped, Operation};
@@ -28,9 +28,9 @@ const POINT_EVERY: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The server's configuration. Only the key `metrics` is read: the server's address.
-    #[arg(required_unless_present = "address")]
-    config: Option<PathBuf>,
-    /// The address of the running server, instead of the one in the file.
+    #[arg(default_value = super::CONFIG)]
+    config: PathBuf,
+    /// The address of the running server's `metrics`, instead of the one in the file.
     #[arg(long, value_name = "ADDR")]
     address: Option<SocketAddr>,
     /// Print JSON.
@@ -50,19 +50,21 @@ struct Source {
 
 impl Source {
     fn text(&self) -> anyhow::Result<String> {
-        self.client
-            .text(&self.url, ANSWER_MAX_BYTES)
-            .with_context(|| {
-                format!(
-                    "no server answers at {}. A running server keeps the address that `metrics` had at its start: give \
-                     that one as `status --address ADDR`",
-                    self.address
-                )
-            })
+        let text = self.client.text(&self.url, ANSWER_MAX_BYTES);
+        text.map_err(|error| {
+            anyhow::anyhow!(
+                "no `serve-block` says its status at {}: {error}. Give the address that `metrics` had when the server \
+                 started, by `status --address ADDR`",
+                self.address
+            )
+        })
     }
 
     fn status(&self) -> anyhow::Result<Status> {
-        serde_json::from_str(&self.text()?).context("the server answers in another format")
+        serde_json::from_str(&self.text()?).with_context(|| {
+            let address = self.address;
+            format!("what answers at {address} is no `serve-block`, or one of another version")
+        })
     }
 }
 
@@ -93,7 +95,7 @@ fn address(arguments: &Arguments) -> anyhow::Result<SocketAddr> {
     if let Some(address) = arguments.address {
         return Ok(address);
     }
-    let file = arguments.config.as_deref().unwrap_or(Path::new(""));
+    let file = &arguments.config;
     metrics_of(file)?.with_context(|| {
         format!(
             "{}: `metrics` is missing. Add metrics = \"127.0.0.1:9152\" and restart the server: `status` reads from that \
@@ -188,16 +190,19 @@ fn text(status: &Status) -> String {
     let mut text = draining(status).unwrap_or_default();
     let _ = write!(text, "{}\n{}\n", now(status), percentile(status));
     text.push_str(&devices(status));
+    text.push_str(&lost_writes(status));
     text.push_str(&lending(status));
     for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
         let _ = writeln!(
             text,
-            "{} asks for more than its objective reserved: it reserved {} tokens/s and used {} in the last second, and {} \
-             requests wait. {RESERVE_MORE}.",
+            "{} asks for more than its objective reserved. Tokens/s: {} reserved, {} asked for in the last second, {} used. \
+             {}, for {} tokens. {RESERVE_MORE}.",
             tenant.export,
             Grouped(tenant.reserved_tokens_per_s),
+            number(tenant.asked_tokens_per_s),
             number(tenant.spent_tokens_per_s),
-            Grouped(tenant.queued.into())
+            waiting(tenant.queued),
+            Grouped(tenant.queued_tokens)
         );
     }
     let _ = writeln!(text, "\nSince the start:\n{}", since_start(status));
@@ -219,6 +224,18 @@ fn text(status: &Status) -> String {
     if !namespaces.is_empty() {
         let _ = writeln!(text, "NVMe namespaces: {}.", namespaces.join(", "));
     }
+    if let Some(failures) = &status.tls_failures {
+        let _ = writeln!(
+            text,
+            "Connections that ended because TLS failed: {}. The last one{}{}: {}",
+            Grouped(failures.connections),
+            failures
+                .last_address
+                .map_or_else(String::new, |address| format!(", from {address}")),
+            time(failures.last_unix_s).map_or_else(String::new, |time| format!(", at {time}")),
+            failures.last_reason
+        );
+    }
     if let Some(reason) = &status.not_reloaded {
         let _ = writeln!(
             text,
@@ -232,23 +249,36 @@ fn text(status: &Status) -> String {
 /// What the end of the server waits for.
 fn draining(status: &Status) -> Option<String> {
     let draining = status.draining?;
-    let since = i64::try_from(draining.since_unix_s).ok();
-    let since = since.and_then(|since| jiff::Timestamp::from_second(since).ok())?;
+    let since = time(draining.since_unix_s)?;
     let count = |number: u64, what: &str| match number {
         1 => format!("1 {what}"),
         _ => format!("{} {what}s", Grouped(number)),
     };
     Some(format!(
         "The server has been draining since {}: {} and {} are left. It ends in {} s at the latest.\n\n",
-        since.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        since,
         count(status.connections, "connection"),
         count(draining.requests, "request"),
         Grouped(draining.left_s)
     ))
 }
 
+/// A moment in seconds since 1970, for people.
+fn time(unix_s: u64) -> Option<String> {
+    let seconds = i64::try_from(unix_s).ok()?;
+    let time = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
 fn number(value: f64) -> String {
     Grouped::rounded(value).to_string()
+}
+
+fn waiting(requests: u32) -> String {
+    match requests {
+        1 => "1 request waits".to_owned(),
+        _ => format!("{} requests wait", Grouped(requests.into())),
+    }
 }
 
 fn now(status: &Status) -> comfy_table::Table {
@@ -338,6 +368,18 @@ fn devices(status: &Status) -> String {
     text
 }
 
+/// Devices that may have lost writes, each once.
+fn lost_writes(status: &Status) -> String {
+    let tenants = status.tenants.iter().filter(|it| it.has_lost_writes);
+    let mut devices: Vec<&str> = tenants.map(|tenant| tenant.device.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let lines = devices
+        .iter()
+        .map(|device| format!("{device}: {LOST_WRITES}.\n"));
+    lines.collect()
+}
+
 /// Who pays for whom: what tenants of one device leave to others goes into one pot.
 fn lending(status: &Status) -> String {
     let mut devices: Vec<&str> = Vec::new();
@@ -400,7 +442,7 @@ fn since_start(status: &Status) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    use block_server::metrics::Draining;
+    use block_server::metrics::{Draining, TlsFailures};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -410,12 +452,12 @@ mod tests {
         let mut tenant = serde_json::json!({
             "export": export, "namespace": null, "device": "flash", "size_bytes": 1 << 20, "is_read_only": false,
             "reads": 1000, "writes": 20, "flushes": 1, "read_bytes": 4096, "written_bytes": 4096,
-            "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
-            "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
+            "errors": 3, "refused_requests": 2, "refused_clients": 1, "has_lost_writes": false, "iops": 1000.0,
+            "spent_tokens_per_s": 100_000.0, "asked_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
             "received_tokens_per_s": 0.0, "read_p50_us": 90.0, "read_p95_us": 210.0,
             "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "reserved_tokens_per_s": 0, "window_p95_us": null, "window_p95_of": "read",
-            "credit_tokens": 0, "spent_tokens": 1, "given_tokens": 1, "received_tokens": 1,
-            "queued": 0, "in_deficit": false,
+            "credit_tokens": 0, "spent_tokens": 1, "asked_tokens": 1, "given_tokens": 1, "received_tokens": 1,
+            "queued": 0, "queued_tokens": 0, "in_deficit": false,
         });
         for (key, value) in rest.as_object().unwrap() {
             tenant[key] = value.clone();
@@ -431,6 +473,7 @@ mod tests {
                     "objective": {"p95_us": 500, "iops": 20000, "read_share": 0.9},
                     "reserved_tokens_per_s": 180_000,
                     "namespace": 1, "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
+                    "asked_tokens_per_s": 250_000.0, "queued": 1500, "queued_tokens": 150_000,
                 }),
             ),
             tenant(
@@ -483,6 +526,32 @@ mod tests {
         status.tenants[0].window_p95_us = None;
         seen.push(&status);
         assert!(seen.lines()[0].title.contains(" – % of its objective"));
+    }
+
+    #[test]
+    fn a_device_that_may_have_lost_writes_is_named_once() {
+        let mut status = status();
+        assert!(!text(&status).contains("lost"));
+        for tenant in &mut status.tenants {
+            tenant.has_lost_writes = true;
+        }
+        let line = format!("\nflash: {LOST_WRITES}.\n");
+        assert_eq!(text(&status).matches(&line).count(), 1);
+    }
+
+    #[test]
+    fn why_tls_failed_is_said() {
+        let mut status = status();
+        assert!(!text(&status).contains("TLS"));
+        status.tls_failures = Some(TlsFailures {
+            connections: 1200,
+            last_unix_s: 1_795_934_771,
+            last_address: "10.0.0.7".parse().ok(),
+            last_reason: "peer sent no certificates".to_owned(),
+        });
+        let line = "\nConnections that ended because TLS failed: 1,200. The last one, from 10.0.0.7, at \
+                    2026-11-29 06:46:11 UTC: peer sent no certificates\n";
+        assert!(text(&status).contains(line), "{}", text(&status));
     }
 
     #[test]

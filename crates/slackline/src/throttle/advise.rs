@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
     /// Write a page with the histograms of cores in use, today's and the recommended one, both from
     /// the model.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }
 

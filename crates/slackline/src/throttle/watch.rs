@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write it as one HTML file with its pictures inside.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }
 

@@ -216,7 +216,11 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         ("database", &["PostgreSQL answers"]),
         (
             "outlive",
-            &["connection lost\nstate live\ncommits go on\nwrites go on"],
+            &[
+                "connection lost\nstate live\nfio goes on\ncommits go on",
+                "fio verified what it wrote",
+                "\nwrites go on",
+            ],
         ),
         (
             "database_crash",

@@ -46,7 +46,12 @@ fn it_serves_says_how_it_is_and_drains() {
     assert!(said.contains(&expected), "{said}");
     let asked = run("status", &config, &[]);
     assert_eq!(asked.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&asked.stderr).contains("no server answers at"));
+    let said = String::from_utf8_lossy(&asked.stderr);
+    let expected = format!("no `serve-block` says its status at 127.0.0.1:{metrics}: ");
+    assert!(
+        said.contains(&expected) && said.contains("Connection refused"),
+        "{said}"
+    );
 
     let Some((mut child, line, _messages)) = start(&config) else {
         return;
@@ -56,6 +61,13 @@ fn it_serves_says_how_it_is_and_drains() {
     let mut greeting = [0; 8];
     client.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"NBDMAGIC");
+    // What answers there speaks another protocol.
+    let asked = command(&["status", "--address", &format!("127.0.0.1:{port}")])
+        .output()
+        .unwrap();
+    assert_eq!(asked.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("no `serve-block` says its status"), "{said}");
     let asked = run("status", &config, &["--json"]);
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert_eq!(status["connections"], 1);
@@ -273,6 +285,53 @@ fn a_wrong_configuration_is_named() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("blocks.toml:2: device.memory: "), "{text}");
+}
+
+/// The notice about an address that another process has names the line and the key, and so does the
+/// error in the end.
+#[test]
+fn an_address_in_use_is_named_with_its_line() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let held = held.local_addr().unwrap();
+    let nqn = "nqn.2026-11.example:held";
+    let cases = [
+        ("listen", format!("\n\nlisten = [\"{held}\"]\n")),
+        (
+            "metrics",
+            format!(
+                "listen = [\"127.0.0.1:{}\"]\n\nmetrics = \"{held}\"\n",
+                free_port()
+            ),
+        ),
+        (
+            "nvme.listen",
+            format!("listen = []\n\nnvme = {{ listen = [\"{held}\"], subsystem = \"{nqn}\" }}\n"),
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (key, text) in cases {
+            scope.spawn(move || {
+                let directory = tempfile::tempdir().unwrap();
+                let config = directory.path().join("blocks.toml");
+                let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                              [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+                std::fs::write(&config, text + tables).unwrap();
+                let Some((mut child, line, mut messages)) = start(&config) else {
+                    return;
+                };
+                let place = format!("blocks.toml:3: {key}: ");
+                let expected = format!("{place}{held} is in use: trying again for 2 s");
+                assert!(line.contains(&expected), "{line}");
+                let mut error = String::new();
+                messages.read_line(&mut error).unwrap();
+                assert!(
+                    error.contains(&place) && error.contains("`ss -ltnp`"),
+                    "{error}"
+                );
+                assert_eq!(child.wait().unwrap().code(), Some(2));
+            });
+        }
+    });
 }
 
 #[test]

@@ -243,6 +243,10 @@ fn what_cannot_be_calibrated_is_named() {
         (&[&full, "--picture", &full], "--picture names the device"),
         (&[&full, "--seconds", "0"], "--seconds is 0"),
         (&[&full, "--json", "/no/such/file"], "/no/such/file"),
+        (
+            &[&full, "--picture", "-"],
+            "this result is not printed: name a file",
+        ),
     ];
     let before = std::fs::read(&full).unwrap();
     for (arguments, expected) in cases {

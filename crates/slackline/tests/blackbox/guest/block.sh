@@ -39,7 +39,7 @@ verify() {
 # Random writes of several sizes by fio, read back with a checksum in each block.
 fio_verify() {
     fio --name=verify --filename=$D --rw=randwrite --bsrange=4k-64k --size=8m --io_size=8m --direct=1 --iodepth=8 \
-        --ioengine=io_uring --thread --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 > /tmp/fio.log 2>&1 ||
+        --ioengine=io_uring --thread --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 "$@" > /tmp/fio.log 2>&1 ||
         { cat /tmp/fio.log; return 1; }
     grep -q 'READ: bw=' /tmp/fio.log && echo "fio verified what it wrote"
 }
@@ -112,7 +112,8 @@ database_crash() {
     ! mount | grep -q /db
 }
 
-# Writes, and transactions of the database, while the server is killed and started again.
+# Writes, transactions of the database, and fio, while the server is killed and started again. fio writes for 8 s, elsewhere
+# on the disk, and then verifies.
 outlive() {
     : > /tmp/go
     (i=0; while [ -e /tmp/go ] && [ $i -lt 2000 ]; do
@@ -122,6 +123,8 @@ outlive() {
     writer=$!
     commit &
     committer=$!
+    fio_verify --offset=32m --rate=1m > /tmp/verified &
+    verifier=$!
     echo "=== killme 0" > /dev/ttyS1
     wait_for /sys/class/nvme/nvme0/state
     tries=0
@@ -130,6 +133,7 @@ outlive() {
     tries=0
     while [ "$(cat /sys/class/nvme/nvme0/state)" != live ] && [ $tries -lt 600 ]; do sleep 0.1; tries=$((tries + 1)); done
     echo "state $(cat /sys/class/nvme/nvme0/state)"
+    [ -s /tmp/verified ] || echo "fio goes on"
     before=$(cat /tmp/writes)
     rows=$(wc -l < /tmp/committed)
     sleep 1
@@ -137,7 +141,8 @@ outlive() {
     while [ "$(wc -l < /tmp/committed)" -le "$rows" ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
     [ "$(wc -l < /tmp/committed)" -gt "$rows" ] && echo "commits go on"
     rm /tmp/go
-    wait $writer $committer
+    wait $writer $committer $verifier
+    cat /tmp/verified
     [ "$(cat /tmp/writes)" -gt "$before" ] && ! [ -e /tmp/failed ] && echo "writes go on"
 }
 
@@ -186,7 +191,7 @@ step nbd_fio fio_verify
 step nbd_file_system file_system
 step nbd_discard discard
 step nbd_disconnect nbd-client -d $D
-step nbd_connect_read_only nbd-client 10.0.2.2 $NBD_PORT $D -name fixed
+step nbd_connect_read_only nbd-client 10.0.2.2 $NBD_PORT -N fixed $D
 step nbd_read_only cat /sys/block/nbd0/ro
 step nbd_disconnect_read_only nbd-client -d $D
 step nbd_connected nbd-client -c $D
