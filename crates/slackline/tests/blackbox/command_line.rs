@@ -56,6 +56,13 @@ fn usage_errors_end_with_2() {
         assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.stdout);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");
     }
+    // Without a configuration that of the systemd unit is meant.
+    let tenant = ["--p95-us", "500", "--iops", "20000", "--read", "0.9"];
+    for command in [&["status"][..], &[&["admit"][..], &tenant].concat()] {
+        let ended = Ended::of(toy.slackline(&[&["serve-block"], command].concat()));
+        let stderr = ended.with_code(2).stderr;
+        assert!(stderr.contains("/etc/slackline/blocks.toml"), "{stderr}");
+    }
     // A file where a number is meant.
     for verb in ["show", "enqueue", "delete"] {
         let ended = Ended::of(toy.slackline(&["experiments", verb, "experiment.toml"]));
