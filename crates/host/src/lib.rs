@@ -28,6 +28,7 @@ mod process_tree;
 mod real_time;
 mod roots;
 mod sched;
+mod trust;
 
 pub mod cgroup;
 pub mod hsperf;
@@ -67,3 +68,4 @@ pub use process_tree::{ProcessSample, ProcessTree};
 pub use real_time::RealTime;
 pub use roots::Roots;
 pub use sched::{SchedAttribute, SchedThreads};
+pub use trust::Distrust;
