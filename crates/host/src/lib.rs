@@ -57,7 +57,7 @@ pub use journal::{
     fingerprint, is_same_file, replace_private, replace_synced, target,
 };
 pub use knob::{Knob, is_no_limit};
-pub use lock::{Lock, lock_holder};
+pub use lock::{GivesWay, Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
