@@ -21,6 +21,8 @@ use crate::store::{ExperimentRow, Promotion, State, Wish};
 /// How long what is measured may take to end: both services are stopped, with their grace, and the
 /// host is put back.
 const INTERRUPT_MAX: Duration = Duration::from_secs(120);
+/// How long any other command may take to end: `apply` and `restore` are over soon.
+const OTHER_MAX: Duration = Duration::from_secs(10);
 /// How soon the host's lock is tried again.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -197,7 +199,7 @@ impl Coordinator {
         spec: &'a CheckedSpec,
         ended: &mut BTreeMap<u32, String>,
     ) -> Result<Live<'a>, Error> {
-        let give_up = Instant::now() + INTERRUPT_MAX;
+        let begun = Instant::now();
         loop {
             match Live::new(spec, &self.state_dir, Interrupt::default()) {
                 Ok(live) if live.left_over().is_empty() => return Ok(live),
@@ -216,8 +218,11 @@ impl Coordinator {
                 }
                 Err(TunerError::Host(error @ HostError::Locked { .. })) => {
                     let is_ours = matches!(&error, HostError::Locked { pid, .. } if *pid == std::process::id());
-                    let is_about_to_end = is_ours || self.end_command(ended);
-                    if !is_about_to_end || Instant::now() > give_up {
+                    let most = match is_ours || self.end_command(ended) {
+                        true => INTERRUPT_MAX,
+                        false => OTHER_MAX,
+                    };
+                    if begun.elapsed() > most {
                         return Err(Error::Conflict(self.who_has_the_host(&error)));
                     }
                     std::thread::sleep(LOOK);
@@ -226,6 +231,7 @@ impl Coordinator {
             }
         }
     }
+
     /// Ends the command that has the host, if it measures. Whether it was asked to end, or nobody
     /// has the host any more.
     fn end_command(&self, ended: &mut BTreeMap<u32, String>) -> bool {

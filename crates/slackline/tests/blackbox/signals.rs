@@ -155,7 +155,7 @@ fn a_rollback_by_hand_ends_a_tune() {
         .saying(&["Stopped by signal 15. Everything is restored."]);
     assert_eq!(toy.knob(), FIRST);
 
-    // This process holds the lock, and would not survive the signal.
+    // This process has the host, and would not survive the signal.
     promoted("/");
     let journal = loop {
         // The server lets go of it a moment after what it did is seen.
@@ -170,7 +170,12 @@ fn a_rollback_by_hand_ends_a_tune() {
         .with_code(2)
         .saying(&["another Slackline command has the host", &pid]);
     assert_ne!(toy.knob(), FIRST);
-    drop(journal);
+    // What is over soon is waited for.
+    let soon = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(journal);
+    });
     server.does(&["rollback", &id]).with_code(0);
     assert_eq!(toy.knob(), FIRST);
+    soon.join().unwrap();
 }
