@@ -1,11 +1,12 @@
-//! A rollback by hand, which always works: it interrupts what is measured, waits in no queue, and
-//! needs no more disk than is reserved for it.
+//! A rollback by hand, which always works: it interrupts what is measured, by this server or by a
+//! command, waits in no queue, and needs no more disk than is reserved for it.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use host::HostError;
+use host::{GivesWay, HostError, Lock};
 use tuner::TunerError;
 use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
@@ -20,6 +21,8 @@ use crate::store::{ExperimentRow, Promotion, State, Wish};
 /// How long what is measured may take to end: both services are stopped, with their grace, and the
 /// host is put back.
 const INTERRUPT_MAX: Duration = Duration::from_secs(120);
+/// How long any other command may take to end: `apply` and `restore` are over soon.
+const OTHER_MAX: Duration = Duration::from_secs(10);
 /// How soon the host's lock is tried again.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -59,12 +62,13 @@ impl Coordinator {
 
     /// Puts back what the experiment's promotion has changed: files as they were before it, and the
     /// values that knobs had when the experiment was made. What is measured is interrupted, and
-    /// goes on afterwards; a continuous experiment that is rolled back is paused. What cannot be
-    /// restored keeps nothing else from being restored; it stays on record, and rolling back again
-    /// tries it alone.
+    /// goes on afterwards. A command that measures is ended. A continuous experiment that is rolled
+    /// back is paused. What cannot be restored keeps nothing else from being restored; it stays on
+    /// record, and rolling back again tries it alone.
     ///
     /// # Errors
-    /// [`Error::Conflict`] where nothing was promoted, or another command has the host.
+    /// [`Error::Conflict`] where nothing was promoted, or another command has the host that cannot
+    /// be interrupted.
     pub fn roll_back(&self, id: i64) -> Result<Changed, Error> {
         self.to_be_rolled_back(id)?;
         self.must_be_active()?;
@@ -76,7 +80,8 @@ impl Coordinator {
         }
         let under_way = UnderWay::begin(self);
         let spec = self.checked(&row)?;
-        let mut live = self.host_for_rollback(&spec)?;
+        let mut ended = BTreeMap::new();
+        let mut live = self.host_for_rollback(&spec, &mut ended)?;
         // Somebody else, or the experiment itself, may have rolled it back until the host was free.
         let row = self.to_be_rolled_back(id)?;
         let rest = row.promotion.iter().flat_map(|it| it.left.clone());
@@ -84,7 +89,7 @@ impl Coordinator {
         // After a refusal, what was applied so far is taken back; else there is nothing to take
         // back.
         let restored = live.restore();
-        let changed = match rolled_back {
+        let mut changed = match rolled_back {
             Ok(changed) => changed,
             Err(error) => {
                 restored?;
@@ -92,6 +97,7 @@ impl Coordinator {
             }
         };
         restored?;
+        changed.done.steps.extend(ended.into_values());
         // Until the store is told, nothing else begins, and nobody else rolls back.
         match self.tell_of(&row, &changed) {
             Err(Error::Unavailable(_)) => self.untold().push(UntoldRollback {
@@ -186,9 +192,14 @@ impl Coordinator {
         })
     }
 
-    /// The host, as soon as what was measured has let go of it, with nothing left to undo.
-    fn host_for_rollback<'a>(&self, spec: &'a CheckedSpec) -> Result<Live<'a>, Error> {
-        let give_up = Instant::now() + INTERRUPT_MAX;
+    /// The host, as soon as what was measured has let go of it, with nothing left to undo. Commands
+    /// that were ended for it go into `ended`, by their process ids.
+    fn host_for_rollback<'a>(
+        &self,
+        spec: &'a CheckedSpec,
+        ended: &mut BTreeMap<u32, String>,
+    ) -> Result<Live<'a>, Error> {
+        let begun = Instant::now();
         loop {
             match Live::new(spec, &self.state_dir, Interrupt::default()) {
                 Ok(live) if live.left_over().is_empty() => return Ok(live),
@@ -207,7 +218,11 @@ impl Coordinator {
                 }
                 Err(TunerError::Host(error @ HostError::Locked { .. })) => {
                     let is_ours = matches!(&error, HostError::Locked { pid, .. } if *pid == std::process::id());
-                    if !is_ours || Instant::now() > give_up {
+                    let most = match is_ours || self.end_command(ended) {
+                        true => INTERRUPT_MAX,
+                        false => OTHER_MAX,
+                    };
+                    if begun.elapsed() > most {
                         return Err(Error::Conflict(self.who_has_the_host(&error)));
                     }
                     std::thread::sleep(LOOK);
@@ -215,5 +230,19 @@ impl Coordinator {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Ends the command that has the host, if it measures. Whether it was asked to end, or nobody
+    /// has the host any more.
+    fn end_command(&self, ended: &mut BTreeMap<u32, String>) -> bool {
+        let is_asked = GivesWay::holder(&self.state_dir).is_some_and(|command| {
+            let pid = command.pid();
+            if !ended.contains_key(&pid) && command.end().is_ok() {
+                let text = format!("ended {command}, which was measuring on this host");
+                ended.insert(pid, text);
+            }
+            ended.contains_key(&pid)
+        });
+        is_asked || Lock::holder(&self.state_dir).is_none()
     }
 }

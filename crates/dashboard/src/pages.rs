@@ -267,6 +267,11 @@ fn before_rollback(coordinator: &Coordinator, summary: &Summary) -> Result<Strin
     if progress.is_some_and(|it| it.evaluation.is_some() || it.verifying.is_some()) {
         text.push_str(" The evaluation that is being measured now is interrupted.");
     }
+    if let Some(command) = host::GivesWay::holder(coordinator.state_dir()) {
+        text.push_str(&format!(
+            " {command} is measuring on this host: it is ended, and puts back what it has changed."
+        ));
+    }
     if summary.always_on && experiment::is_active(summary.state) {
         text.push_str(" The rollback also pauses this experiment.");
     }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Opens a file for appending; makes it where there is none. One that others could read becomes
@@ -37,30 +37,13 @@ pub(crate) fn create(path: &Path, contents: &[u8]) -> io::Result<()> {
 /// The file cannot be read, or somebody else may have written it.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
-    if let Some(why) = distrust(metadata.uid(), metadata.mode(), own) {
+    if let Some(why) = host::Distrust::of(&file.metadata()?, own) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     Ok(text)
-}
-
-/// Why a file with that owner and mode is not trusted by a user.
-fn distrust(owner: u32, mode: u32, own: u32) -> Option<String> {
-    if owner != own && owner != 0 {
-        return Some(format!(
-            "the file is not trusted, because it belongs to user {owner}: run the command as that user, or give the file to \
-             user {own}"
-        ));
-    }
-    (mode & 0o022 != 0).then(|| {
-        format!(
-            "the file is not trusted, because others may write it (mode {:03o}): check its contents, then chmod 600",
-            mode & 0o777
-        )
-    })
 }
 
 /// What is wrong with a damaged file of JSON: the line, the reason, and how to go on.
@@ -82,18 +65,5 @@ mod tests {
         create(&path, b"second").unwrap();
         assert_eq!(read(&path).unwrap(), "first");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_file_that_somebody_else_may_have_written_is_not_trusted() {
-        assert_eq!(distrust(1000, 0o600, 1000), None);
-        assert_eq!(distrust(0, 0o644, 1000), None);
-        let foreign = distrust(1001, 0o600, 1000).unwrap();
-        assert!(foreign.contains("belongs to user 1001"), "{foreign}");
-        assert!(distrust(1001, 0o600, 0).is_some());
-        for mode in [0o620, 0o602, 0o666] {
-            let open = distrust(1000, mode, 1000).unwrap();
-            assert!(open.contains(&format!("mode {mode:03o}")), "{open}");
-        }
     }
 }

@@ -28,6 +28,7 @@ mod process_tree;
 mod real_time;
 mod roots;
 mod sched;
+mod trust;
 
 pub mod cgroup;
 pub mod hsperf;
@@ -56,7 +57,7 @@ pub use journal::{
     fingerprint, is_same_file, replace_private, replace_synced, target,
 };
 pub use knob::{Knob, is_no_limit};
-pub use lock::{Lock, lock_holder};
+pub use lock::{GivesWay, Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
@@ -67,3 +68,4 @@ pub use process_tree::{ProcessSample, ProcessTree};
 pub use real_time::RealTime;
 pub use roots::Roots;
 pub use sched::{SchedAttribute, SchedThreads};
+pub use trust::Distrust;

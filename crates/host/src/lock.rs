@@ -4,22 +4,27 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
 use crate::process::{is_running, start_time};
 use crate::roots::Roots;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Holder {
     pid: u32,
     command: String,
     started: String,
+    /// It may be ended by a signal for something more urgent.
+    #[serde(default)]
+    gives_way: bool,
 }
 
 /// How long to wait for a lock whose holder has just ended: a process that was killed between fork
@@ -40,7 +45,17 @@ impl Holder {
             pid: by_kernel.unwrap_or(0),
             command: by_kernel.and_then(command_of).unwrap_or_default(),
             started: taken(file).unwrap_or_else(|| "just now".to_owned()),
+            gives_way: false,
         })
+    }
+
+    /// Best effort: with a full disk the lock still holds, only its holder is not named.
+    fn write(&self, file: &mut File) {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(text.as_bytes()));
     }
 
     fn locks(self, path: PathBuf) -> HostError {
@@ -98,6 +113,7 @@ fn taken(file: &File) -> Option<String> {
 #[derive(Debug)]
 pub struct Lock {
     file: File,
+    holder: Holder,
 }
 
 impl Lock {
@@ -143,14 +159,17 @@ impl Lock {
                 .collect::<Vec<_>>()
                 .join(" "),
             started: jiff::Timestamp::now().to_string(),
+            gives_way: false,
         };
-        // Best effort: with a full disk the lock still holds, only its holder is not named.
-        let text = serde_json::to_string(&holder).unwrap_or_default();
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(text.as_bytes()));
-        Ok(Self { file })
+        holder.write(&mut file);
+        Ok(Self { file, holder })
+    }
+
+    /// Says that this process may be ended by SIGTERM for something more urgent: it puts everything
+    /// back then, and releases the lock.
+    pub fn give_way(&mut self) {
+        self.holder.gives_way = true;
+        self.holder.write(&mut self.file);
     }
 
     /// Who holds the lock of a directory now, as the [`HostError::Locked`] that
@@ -164,6 +183,50 @@ impl Lock {
         let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
         let holder = (!is_free).then(|| Holder::read(&mut file));
         holder.filter(Holder::is_alive).map(|it| it.locks(path))
+    }
+}
+
+/// A process that holds a lock and gives way ([`Lock::give_way`]).
+#[derive(Debug)]
+pub struct GivesWay {
+    holder: Holder,
+    process: OwnedFd,
+}
+
+impl GivesWay {
+    /// The holder of a directory's lock, if it gives way. `None` also for a process of another pid
+    /// namespace.
+    #[must_use]
+    pub fn holder(state_dir: &Path) -> Option<Self> {
+        let mut file = File::open(state_dir.join("lock")).ok()?;
+        let pid = lock_holder(&file)?;
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let process = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        // The holder has the pid still, so the descriptor is of no later process with that pid.
+        let holder = Holder::read(&mut file);
+        let is_it = holder.gives_way && lock_holder(&file) == Some(pid);
+        is_it.then_some(Self { holder, process })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.holder.pid
+    }
+
+    /// Asks it to put everything back and to end, by SIGTERM. It takes a while.
+    ///
+    /// # Errors
+    /// It is another user's (EPERM), or has ended (ESRCH).
+    pub fn end(&self) -> std::io::Result<()> {
+        Ok(pidfd_send_signal(&self.process, Signal::TERM)?)
+    }
+}
+
+impl std::fmt::Display for GivesWay {
+    /// Its command, and its process id.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` (pid {})", self.holder.command, self.holder.pid)
     }
 }
 
@@ -221,6 +284,25 @@ mod tests {
             assert!(command.starts_with(&own), "{command}");
         }
         drop(lock);
+    }
+
+    #[test]
+    fn only_a_holder_that_gives_way_is_named_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(GivesWay::holder(dir.path()).is_none(), "nobody");
+        let mut lock = Lock::take(dir.path()).unwrap();
+        assert!(GivesWay::holder(dir.path()).is_none(), "it does not");
+        lock.give_way();
+        let holder = GivesWay::holder(dir.path()).unwrap();
+        assert_eq!(holder.pid(), std::process::id());
+        drop(lock);
+        assert!(GivesWay::holder(dir.path()).is_none(), "it did");
+        // The next holder does not, whatever the file says of the one before it.
+        let _lock = Lock::take(dir.path()).unwrap();
+        assert!(GivesWay::holder(dir.path()).is_none(), "the next one");
+        let of_other = r#"{"pid":1,"command":"init","started":"","gives_way":true}"#;
+        fs::write(dir.path().join("lock"), of_other).unwrap();
+        assert!(GivesWay::holder(dir.path()).is_none(), "another one");
     }
 
     #[test]

@@ -139,6 +139,9 @@ pub struct Report {
     /// Latencies, of errors too.
     #[serde(flatten)]
     pub latency: Latency,
+    /// Requests that they are of.
+    #[serde(default)]
+    pub latency_requests: u64,
     /// What they consist of.
     #[serde(flatten)]
     pub parts: Parts,
@@ -219,6 +222,7 @@ impl Report {
             },
             bytes_per_s: counts.traffic.received_bytes as f64 / duration_s,
             latency: Latency::of(&counts.kept.latency),
+            latency_requests: counts.kept.latency.len(),
             parts: Parts::of(&counts.kept),
             waited_share: counts.waited as f64 / due.max(1) as f64,
             lateness_p99_us: counts.kept.own.value_at_quantile(0.99) as f64,

@@ -7,12 +7,12 @@
 //! first. `BUILD-ID.json` is the only one of format 1.
 //!
 //! A wrong profile costs speed, never correctness: what is emitted by it is checked as ever.
-//! Nevertheless only files of our own user that nobody else may write are read. A damaged file is
-//! set aside, and named.
+//! Nevertheless only files of our own user or root that nobody else may write are read. A damaged
+//! file is set aside, and named.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -226,12 +226,8 @@ fn load(path: &Path, build_id: &BuildId) -> Result<Option<(Kept, SystemTime)>, R
     if !metadata.is_file() {
         return Err(Refusal::Left("it is no file".into()));
     }
-    if metadata.uid() != own || metadata.mode() & 0o022 != 0 {
-        return Err(Refusal::Left(format!(
-            "it belongs to uid {} with mode {:o}, and must be uid {own}'s and nobody else's to write",
-            metadata.uid(),
-            metadata.mode() & 0o777
-        )));
+    if let Some(why) = host::Distrust::of(&metadata, own) {
+        return Err(Refusal::Left(why.to_string()));
     }
     if metadata.len() > BYTES_MAX {
         let bytes = metadata.len();

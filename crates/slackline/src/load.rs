@@ -251,5 +251,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         }
         message(&complaint);
     }
+    if let Some(few) = tuner::tail::too_few_in_run(report.latency_requests) {
+        message(&few);
+    }
     Ok(Done::Positive)
 }

@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
+use host::Distrust;
 
 /// The files that the server, and commands with its state directory, make in that directory.
 const OWN: [&str; 15] = [
@@ -29,9 +30,6 @@ const OWN: [&str; 15] = [
 
 /// The bits of a mode that let others than the owner do anything.
 const OTHERS: u32 = 0o077;
-
-/// Root may do everything anyway.
-const ROOT: u32 = 0;
 
 /// Refuses to start with a file that another user owns. Removes the rights of others from files,
 /// and says so, a sentence each.
@@ -63,13 +61,13 @@ fn check_file(file: &Path, user: u32) -> anyhow::Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(named),
     };
-    let owner = metadata.uid();
-    ensure!(
-        owner == user || owner == ROOT,
-        "{0} is owned by user {owner}, and this server runs as user {user}: whoever owns the file decides what the server does. Run \
-         the server as its owner, or run `chown {user} {0}` if you trust what is in the file",
-        file.display()
-    );
+    if let Some(Distrust::Owner { owner, own }) = Distrust::of(&metadata, user) {
+        bail!(
+            "{0} is owned by user {owner}, and this server runs as user {own}: whoever owns the file decides what the server does. Run \
+             the server as its owner, or run `chown {own} {0}` if you trust what is in the file",
+            file.display()
+        );
+    }
     let mode = metadata.mode() & 0o7777;
     if !metadata.is_file() || mode & OTHERS == 0 {
         return Ok(None);
@@ -121,7 +119,7 @@ mod tests {
         let user = rustix::process::geteuid().as_raw();
         // A file of root is trusted by every user's server. The file's owner is root only if the
         // test runs as root.
-        if user == ROOT {
+        if user == 0 {
             assert_eq!(check_file(&wal, user + 1).unwrap(), None);
             std::os::unix::fs::chown(&wal, Some(1), None).unwrap();
         }

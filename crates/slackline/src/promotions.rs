@@ -395,42 +395,41 @@ pub(crate) fn put_in_force(
 fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
     let roots = Roots::default();
     let command = crate::shell_command(state_dir);
-    let mut found = Vec::new();
     let mut by_server = served(state_dir).unwrap_or_else(|why| {
         message(&format!("warning: {why}"));
         Vec::new()
     });
     by_server.retain(|it| it.is_in_force);
-    match tuner::promotions::list(state_dir) {
-        Ok(records) => {
-            for record in records.iter().filter(|it| it.is_in_force(&roots)) {
-                // What the server knows is rolled back by the server.
-                if known_to_server(record, &by_server).is_some() {
-                    continue;
-                }
-                found.push(Before {
-                    what: format!("promotion {} ({})", record.number, record.experiment),
-                    changed: record.changed(),
-                    undo: format!("{command} promotions undo {}", record.number),
-                });
-            }
-        }
-        Err(error) => message(&format!("warning: {error}")),
-    }
-    found.extend(by_server.iter().map(|it| Before {
-        what: format!("the winner of experiment {} ({})", it.id, it.experiment),
-        changed: it.done.changed.clone(),
-        undo: format!("{command} experiments rollback {}", it.id),
-    }));
-    let sentences = found.iter().filter_map(|it| it.sentence(spec));
+    let in_force = tuner::promotions::list(state_dir).and_then(|mut records| {
+        records.retain(|it| it.served.is_none() && it.is_in_force(&roots));
+        let by_experiments = tuner::promotions::in_force_by_experiments(state_dir, &roots)?;
+        Ok([records, by_experiments].concat())
+    });
+    let in_force = in_force.unwrap_or_else(|error| {
+        message(&format!("warning: {error}"));
+        Vec::new()
+    });
+    let sentences = in_force.into_iter().filter_map(|record| {
+        // What the server knows is rolled back by the server.
+        let (what, undo) = match known_to_server(&record, &by_server) {
+            Some(by) => (
+                format!("the winner of experiment {} ({})", by.id, by.experiment),
+                format!("{command} experiments rollback {}", by.id),
+            ),
+            None => (
+                format!("promotion {} ({})", record.number, record.experiment),
+                format!("{command} promotions undo {}", record.number),
+            ),
+        };
+        Before { what, record, undo }.sentence(spec)
+    });
     sentences.collect()
 }
 
 /// A promotion that is in force before an experiment begins.
 struct Before {
     what: String,
-    /// `vm.swappiness = 10`, `file /etc/app.conf`.
-    changed: Vec<String>,
+    record: PromotionRecord,
     undo: String,
 }
 
@@ -438,28 +437,24 @@ impl Before {
     /// What of it a specification measures; `None` where that is nothing.
     fn sentence(&self, spec: &CheckedSpec) -> Option<String> {
         let control = spec.space.default_configuration();
-        let knobs = spec.knobs.iter().map(|(name, binding)| {
-            let value = control.get(name);
-            let value = value.and_then(|it| binding.text(it, &BTreeMap::new()).ok());
-            (binding.knob.to_string(), value)
-        });
-        let knobs: BTreeMap<String, Option<String>> = knobs.collect();
         let mut measured = Vec::new();
         let mut of_control = Vec::new();
-        for line in &self.changed {
-            let file = line.strip_prefix("file ");
-            let is_file = |path| spec.target.files.iter().any(|it| it.path == path);
-            if file.is_some_and(is_file) {
-                measured.push(line.as_str());
-            } else if let Some((knob, value)) = line.split_once(" = ")
-                && let Some(own) = knobs.get(knob)
-            {
-                // A promotion by a command names the former value, too.
-                let value = value.split(", was ").next();
-                measured.push(line);
-                of_control.extend((own.as_deref() == value).then_some(knob));
+        for promoted in &self.record.knobs {
+            let mut knobs = spec.knobs.iter();
+            let own = knobs.find(|(_, binding)| binding.knob == promoted.knob);
+            let Some((name, binding)) = own else { continue };
+            measured.push(promoted.to_string());
+            let value = control.get(name);
+            let value = value.and_then(|it| binding.text(it, &BTreeMap::new()).ok());
+            if value.as_deref() == Some(promoted.new.as_str()) {
+                of_control.push(promoted.knob.to_string());
             }
         }
+        let files = self.record.files.iter().filter(|file| {
+            let mut own = spec.target.files.iter();
+            own.any(|it| host::is_same_file(it.path.as_ref(), &file.path))
+        });
+        measured.extend(files.map(ToString::to_string));
         if measured.is_empty() {
             return None;
         }
@@ -503,6 +498,9 @@ pub(crate) fn in_force(state_dir: &Path, roots: &Roots) -> anyhow::Result<Vec<St
 
 #[cfg(test)]
 mod tests {
+    use host::Knob;
+    use tuner::promotions::PromotedKnob;
+
     use super::*;
 
     #[test]
@@ -520,28 +518,39 @@ objective = {{ metric = "latency_p99_us" }}"#
             );
             tuner::spec::check(text, "x.toml".as_ref(), &roots).unwrap()
         };
-        let before = |changed: &str| Before {
-            what: "the winner of experiment 3 (web)".to_owned(),
-            changed: vec![changed.to_owned()],
-            undo: "slackline experiments rollback 3".to_owned(),
+        let before = |knob: &str| {
+            let knob = PromotedKnob {
+                knob: Knob::Sysctl(knob.to_owned()),
+                old: "60".to_owned(),
+                new: "10".to_owned(),
+            };
+            Before {
+                what: "the winner of experiment 3 (web)".to_owned(),
+                record: PromotionRecord {
+                    number: 1,
+                    experiment: "web".to_owned(),
+                    served: None,
+                    at: jiff::Timestamp::UNIX_EPOCH,
+                    knobs: vec![knob],
+                    files: Vec::new(),
+                    reapply: None,
+                    undone: None,
+                    left: Vec::new(),
+                },
+                undo: "slackline experiments rollback 3".to_owned(),
+            }
         };
-        let live = before("vm.swappiness = 10").sentence(&spec("")).unwrap();
+        let live = before("vm.swappiness").sentence(&spec("")).unwrap();
         assert_eq!(
             live,
-            "the winner of experiment 3 (web) is in force on this host: vm.swappiness = 10. The control uses the promoted \
+            "the winner of experiment 3 (web) is in force on this host: vm.swappiness = 10, was 60. The control uses the promoted \
              values of vm.swappiness. So each result is a change against the promotion, not against the host before it. To measure \
              against what the host had before, run `slackline experiments rollback 3` first."
         );
-        let listed = before("vm.swappiness = 10, was 60");
-        assert!(
-            listed
-                .sentence(&spec(""))
-                .unwrap()
-                .contains("uses the promoted values")
-        );
-        let given = listed.sentence(&spec(", default = 60")).unwrap();
+        let given = before("vm.swappiness").sentence(&spec(", default = 60"));
+        let given = given.unwrap();
         assert!(given.contains("The control has other values"), "{given}");
-        let other = before("net.core.somaxconn = 512");
+        let other = before("net.core.somaxconn");
         assert_eq!(other.sentence(&spec("")), None);
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let promoted_before = promotions::warn_of_measured(&spec, state_dir);
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
+    live.give_way();
     let left_over = live.left_over();
     if !left_over.is_empty() {
         return Err(tuner::TunerError::LeftOver(left_over.join(", ")).into());

@@ -135,6 +135,12 @@ impl<'a> Live<'a> {
         self
     }
 
+    /// Says that whatever is more urgent on this host may end this process by SIGTERM
+    /// ([`host::Lock::give_way`]). The process catches it, and restores everything.
+    pub fn give_way(&mut self) {
+        self.journal.give_way();
+    }
+
     /// Between evaluations, this is in force and not the control's configuration: it was promoted
     /// earlier. Without one it is, in `mode = "continuous"`, whatever was found.
     pub fn set_home(&mut self, home: Option<Configuration>) {

@@ -168,6 +168,19 @@ impl PromotedKnob {
     }
 }
 
+impl std::fmt::Display for PromotedKnob {
+    /// Its name with both values.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} = {}, was {}", self.knob, self.new, self.old)
+    }
+}
+
+impl std::fmt::Display for PromotedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "file {}", self.path.display())
+    }
+}
+
 impl PromotedFile {
     /// The fingerprint of its former contents.
     fn former(&self) -> Result<Option<String>, HostError> {
@@ -203,11 +216,10 @@ impl PromotionRecord {
     /// What it has changed, a line each: a knob with both values, a file with its path.
     #[must_use]
     pub fn changed(&self) -> Vec<String> {
-        let knobs = self.knobs.iter();
-        let knobs = knobs.map(|it| format!("{} = {}, was {}", it.knob, it.new, it.old));
-        let files = self.files.iter();
-        let files = files.map(|it| format!("file {}", it.path.display()));
-        knobs.chain(files).collect()
+        let knobs = self.knobs.iter().map(ToString::to_string);
+        knobs
+            .chain(self.files.iter().map(ToString::to_string))
+            .collect()
     }
 
     /// The lines that keep it in force beyond a boot, by file.

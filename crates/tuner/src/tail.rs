@@ -25,7 +25,7 @@ pub fn too_few_requests<'a>(
         let Some(percentile) = percentile(spec, metric) else {
             continue;
         };
-        let needed = (BEYOND * 100.0 / (100.0 - percentile)).round();
+        let needed = needed(percentile);
         let sides = blocks.iter().flat_map(|it| [&it.control, &it.experiment]);
         let counts = sides
             .filter(|side| side.contains_key(metric))
@@ -37,10 +37,33 @@ pub fn too_few_requests<'a>(
             ));
         }
     }
+    sentence(&short, "block", "evaluation.block_s")
+}
+
+/// The same of a run of `slackline load`, and of all percentiles of latency in its report.
+#[must_use]
+pub fn too_few_in_run(had: u64) -> Option<String> {
+    let all = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p999", 99.9)];
+    let short = all.map(|(name, percentile)| (name, needed(percentile)));
+    let short = short
+        .into_iter()
+        .filter(|(_, needed)| (had as f64) < *needed);
+    let short =
+        short.map(|(name, needed)| format!("latency_{name}_us needs {needed:.0} and had {had}"));
+    sentence(&short.collect::<Vec<_>>(), "run", "--duration-s")
+}
+
+/// How many requests a percentile needs.
+fn needed(percentile: f64) -> f64 {
+    (BEYOND * 100.0 / (100.0 - percentile)).round()
+}
+
+/// `stretch` is what the requests are of, and `setting` says how long that is.
+fn sentence(short: &[String], stretch: &str, setting: &str) -> Option<String> {
     (!short.is_empty()).then(|| {
         format!(
-            "Too few requests: {}. With fewer requests, the percentile is close to the maximum and varies much between blocks: fewer \
-             than ten requests lie above it. Make the blocks longer (`evaluation.block_s`), or send more requests.",
+            "Too few requests: {}. With fewer requests, the percentile is close to the maximum and varies much between {stretch}s: fewer \
+             than ten requests lie above it. Make the {stretch}s longer (`{setting}`), or send more requests.",
             short.join("; ")
         )
     })
@@ -147,6 +170,18 @@ objective = {{ metric = "cpu_s_per_request" }}
             told.starts_with(
                 "Too few requests: latency_p99_us needs 1000 and had 64 in a block; tail needs 1000 and had 999 in a block. "
             ),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_run_of_the_load_generator_names_what_its_requests_are_too_few_for() {
+        assert_eq!(too_few_in_run(10_000), None);
+        let told = too_few_in_run(999).unwrap();
+        assert!(
+            told.starts_with(
+                "Too few requests: latency_p99_us needs 1000 and had 999; latency_p999_us needs 10000 and had 999. "
+            ) && told.contains("`--duration-s`"),
             "{told}"
         );
     }

@@ -358,31 +358,42 @@ impl Store {
         Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
     }
 
-    /// The evaluations of one configuration that have ended, best first, each with its rank among
-    /// all that have ended.
+    /// The best evaluation that has ended of each of these configurations, and its rank among all
+    /// that have ended; `None` where none has.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
-    pub fn ranks(
+    pub fn best_of(
         &self,
         id: i64,
-        configuration: &Configuration,
-    ) -> Result<Vec<(usize, usize)>, Error> {
-        let configuration = to_json(configuration)?;
+        configurations: &[&Configuration],
+    ) -> Result<Vec<Option<(usize, usize)>>, Error> {
+        let asked = configurations.iter().map(to_json);
+        let asked: Vec<String> = asked.collect::<Result<_, _>>()?;
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places = (0..asked.len()).map(|place| format!("${}", place + 2));
+        let places = places.collect::<Vec<_>>().join(", ");
+        let mut cells = vec![Cell::from(id)];
+        cells.extend(asked.iter().map(|it| Cell::from(it.as_str())));
         let rows = self.read(|database| {
             database.query(
                 &format!(
-                    "SELECT number, place FROM (SELECT number, configuration, ROW_NUMBER() OVER (ORDER BY {BEST_FIRST}) AS place \
-                     FROM evaluations WHERE experiment = $1 AND outcome <> 'running') AS ranked \
-                     WHERE configuration = $2 ORDER BY place"
+                    "SELECT configuration, number, place FROM (SELECT number, configuration, ROW_NUMBER() OVER (ORDER BY {BEST_FIRST}) \
+                     AS place FROM evaluations WHERE experiment = $1 AND outcome <> 'running') AS ranked \
+                     WHERE configuration IN ({places}) ORDER BY place"
                 ),
-                &[id.into(), configuration.as_str().into()],
+                &cells,
             )
         })?;
-        let pairs = rows
-            .iter()
-            .map(|row| (usize_of(&row[0]), usize_of(&row[1])));
-        Ok(pairs.collect())
+        let mut best = BTreeMap::new();
+        for row in &rows {
+            let found = (usize_of(&row[1]), usize_of(&row[2]));
+            best.entry(row[0].text()).or_insert(found);
+        }
+        let best = asked.iter().map(|it| best.get(&Some(it.as_str())).copied());
+        Ok(best.collect())
     }
 
     /// Gives evaluations their blocks.

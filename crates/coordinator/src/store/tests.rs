@@ -255,8 +255,9 @@ fn what_is_written_is_read() {
         assert_eq!((ranked.len(), ranked[0].record.number, count), (2, 1, 2));
         assert_eq!(store.ranked(id, 1, 10).unwrap().0[0].record.number, 2);
         // Both have the same configuration, and one of them is the best.
-        assert_eq!(store.ranks(id, &at(3)).unwrap(), [(1, 1), (2, 2)]);
-        assert_eq!(store.ranks(id, &at(4)).unwrap(), []);
+        let best = store.best_of(id, &[&at(4), &at(3)]).unwrap();
+        assert_eq!(best, [None, Some((1, 1))]);
+        assert_eq!(store.best_of(id, &[]).unwrap(), []);
         let summary = &store.experiments().unwrap()[0];
         assert_eq!((summary.evaluations, summary.budget), (2, 7));
         assert_eq!(summary.best_score, Some(-0.125));

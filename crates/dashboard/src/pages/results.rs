@@ -544,11 +544,12 @@ fn marks(store: &Store, row: &ExperimentRow) -> Result<Marks, Error> {
         let configuration = &winner.configuration;
         marks.insert(key(configuration), (mark, configuration));
     }
-    let best = marks.into_iter().map(|(key, (mark, configuration))| {
-        let best = store.ranks(row.id, configuration)?.first().map(|it| it.0);
-        Ok((key, (mark, best)))
-    });
-    best.collect()
+    let configurations: Vec<&Configuration> = marks.values().map(|it| it.1).collect();
+    let best = store.best_of(row.id, &configurations)?.into_iter();
+    let marks = marks.into_iter().zip(best);
+    Ok(marks
+        .map(|((key, (mark, _)), best)| (key, (mark, best.map(|it| it.0))))
+        .collect())
 }
 
 /// The mark of an evaluation: a configuration that was evaluated several times has its mark once.
@@ -572,10 +573,9 @@ pub(crate) fn winner_rank(store: &Store, row: &ExperimentRow) -> Result<Option<S
     let Some(winner) = winner else {
         return Ok(None);
     };
-    let ranks = store.ranks(row.id, &winner.configuration)?;
-    Ok(ranks
-        .first()
-        .and_then(|(number, rank)| tuner::report::winner_rank(*number, *rank)))
+    let best = store.best_of(row.id, &[&winner.configuration])?;
+    let best = best.into_iter().flatten().next();
+    Ok(best.and_then(|(number, rank)| tuner::report::winner_rank(number, rank)))
 }
 
 fn key(configuration: &Configuration) -> String {

@@ -71,7 +71,7 @@ pub struct Journal {
     pendings: Pendings,
     /// It may end in half a line, of a run that was killed or an append that failed.
     is_torn: bool,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl Journal {
@@ -107,8 +107,13 @@ impl Journal {
             length_bytes,
             pendings,
             is_torn: length_bytes < bytes.len() as u64,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// As [`Lock::give_way`].
+    pub fn give_way(&mut self) {
+        self.lock.give_way();
     }
 
     /// Whether a journal was ever opened in that directory.

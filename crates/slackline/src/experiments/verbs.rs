@@ -81,8 +81,9 @@ pub(super) enum Verb {
     /// Resume the queue.
     ResumeQueue,
     /// Undo the promotion: each file becomes as it was before the promotion, and each knob gets the
-    /// control's value. The evaluation that is being measured is interrupted. Exit code 4: not
-    /// everything could be restored.
+    /// control's value. The evaluation that is being measured is interrupted. A `slackline tune` or
+    /// `throttle apply` on the server's host is ended. Exit code 4: not everything could be
+    /// restored.
     Rollback {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]

@@ -133,6 +133,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     // Before anything is changed: a missing privilege is said first.
     let meter = arguments.of_port.meter(&group)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    journal.give_way();
     let mut trial = Trial {
         meter,
         roots,

@@ -12,7 +12,7 @@ use crate::toy::skip;
 use crate::webdriver::Browser;
 
 /// What a function of `drawn.js` returns.
-fn drawn(browser: &Browser, call: &str) -> Value {
+pub(crate) fn drawn(browser: &Browser, call: &str) -> Value {
     browser.run(&format!("{}\nreturn {call}", include_str!("drawn.js")))
 }
 

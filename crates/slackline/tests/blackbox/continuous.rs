@@ -7,7 +7,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use crate::fleet::Prometheus;
-use crate::serve::Server;
+use crate::serve::{FakeClock, Server};
 use crate::toy::{FIRST, Toy};
 
 /// Rounds without a pause; whatever is not the control is better, until the file `slow` is there.
@@ -508,6 +508,39 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
         .does(&["rollback", &second.to_string()])
         .with_code(0)
         .saying(&[&warning]);
+}
+
+/// The clock is set while a round is waited for: rounds go on, and a broken constraint is noticed.
+#[test]
+fn a_clock_that_is_set_stops_neither_rounds_nor_a_rollback() {
+    for (offset, hours) in [("-3h", -3.0), ("+3h", 3.0)] {
+        let mut toy = toy();
+        // A round of half a second every three.
+        toy.spec["continuous"]["control_share"] = json!(0.05);
+        let Some(clock) = FakeClock::of(&toy) else {
+            return;
+        };
+        let server = Server::start_in(&toy, &clock.environment());
+        let id = server.create();
+        let shown = wait_until(&server, id, is_promoted);
+        let rounds = number(&shown, "rounds");
+        let shown = wait_until(&server, id, |shown| number(shown, "rounds") > rounds);
+        clock.set(offset);
+        let rounds = number(&shown, "rounds");
+        wait_until(&server, id, |shown| number(shown, "rounds") > rounds + 1);
+        std::fs::write(toy.path("slow"), "").unwrap();
+        let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
+        assert_eq!(toy.knob(), FIRST);
+        let mut entries = shown["entries"].as_array().unwrap().iter();
+        let rolled_back = entries.rfind(|it| it["kind"] == "rollback").unwrap();
+        let at: jiff::Timestamp = rolled_back["at"].as_str().unwrap().parse().unwrap();
+        let set_by_s = at.duration_since(jiff::Timestamp::now()).as_secs_f64();
+        assert!(
+            (set_by_s - hours * 3600.0).abs() < 600.0,
+            "the clock is set by {set_by_s} s"
+        );
+        server.end();
+    }
 }
 
 /// A rule that fires, or does not.

@@ -70,3 +70,30 @@ function hatched() {
   }
   return count;
 }
+
+/** What the map says at the cursor, every so many pixels: each place, in pixels of the map, with its text. */
+function tips(every) {
+  const map = document.getElementById("map");
+  const [box, place] = [map.getBoundingClientRect(), map.parentElement];
+  const found = [];
+  for (let top = 0; top < box.height; top += every) {
+    for (let left = 0; left < box.width; left += every) {
+      place.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + left, clientY: box.top + top, bubbles: true }));
+      const tip = place.querySelector(".tip");
+      if (!tip.hidden) found.push([left, top, tip.textContent]);
+    }
+  }
+  return found;
+}
+
+/** Which of some places of the map have ink within so many pixels, on a screen of any sharpness. */
+function inked(places, reach) {
+  const map = document.getElementById("map");
+  const ratio = window.devicePixelRatio;
+  const is = matcher("--ink", 200);
+  return places.map(([left, top]) => {
+    const [x, y, side] = [left - reach, top - reach, 2 * reach].map((it) => Math.round(it * ratio));
+    const { data } = map.getContext("2d").getImageData(x, y, side, side);
+    return Array.from({ length: side * side }, (_, at) => is(data, 4 * at)).includes(true);
+  });
+}

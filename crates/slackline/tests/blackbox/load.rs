@@ -159,6 +159,27 @@ fn a_list_is_replayed_in_order_and_bad_answers_are_errors() {
 }
 
 #[test]
+fn a_percentile_of_too_few_requests_is_named() {
+    let toy = Toy::new();
+    let server = Server::start(&service_file(&toy, 0));
+    let mut command = toy.slackline(&["load", "--url", &server.url(), "--accept-late"]);
+    command.args([
+        "--rate",
+        "2000",
+        "--duration-s",
+        "0.1",
+        "--constant",
+        "--repeat-s",
+        "0",
+    ]);
+    let ended = Ended::of(command).with_code(0).saying(&[
+        "Too few requests: latency_p99_us needs 1000 and had 200; latency_p999_us needs 10000 and had 200. ",
+    ]);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(report["latency_requests"], 200, "{report}");
+}
+
+#[test]
 fn the_capacity_before_and_after_a_change() {
     let toy = Toy::new();
     let file = service_file(&toy, 8000);

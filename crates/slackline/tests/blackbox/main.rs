@@ -14,6 +14,7 @@ mod api;
 mod ask_tell;
 mod browser;
 mod browser_charts;
+mod browser_map;
 mod browser_pages;
 mod cluster;
 mod command_line;

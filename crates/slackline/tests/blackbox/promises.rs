@@ -29,6 +29,7 @@ fn client_of_manual(toy: &Toy) -> Command {
     let manual = include_str!("../../../../docs/api.md");
     let program = manual.split("```python\n").nth(1).unwrap();
     let program = program.split("```").next().unwrap();
+    assert!(program.lines().count() <= 50, "it is to be read in one go");
     std::fs::write(toy.path("client.py"), program).unwrap();
     let spec = toml::Table::try_from(&toy.spec).unwrap();
     std::fs::write(toy.path("spec.toml"), spec.to_string()).unwrap();

@@ -28,7 +28,6 @@ fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
         .with_code(0)
         .saying(&["rolled back: ", " = 50"]);
     println!("rolled back after {:?}", asked.elapsed());
-    assert_eq!(toy.knob(), FIRST);
     let ls = server.does(&["ls"]).with_code(0).stdout;
     assert!(!ls.contains("promoted"), "{ls}");
     // The interrupted one goes on by itself, with its lost evaluation repeated.
@@ -175,8 +174,12 @@ fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
 }
 
 /// What is promoted is rolled back by hand while the disk is full, and the store is told of it as
-/// soon as there is room.
-fn is_rolled_back_on_a_full_disk(toy: &Toy, is_promoted: impl Fn(&Server<'_>, i64)) {
+/// soon as there is room. What has to be seen then is seen by `goes_on`.
+fn is_rolled_back_on_a_full_disk(
+    toy: &Toy,
+    is_promoted: impl Fn(&Server<'_>, i64),
+    goes_on: impl Fn(&Server<'_>),
+) {
     let state = toy.path("state");
     std::fs::create_dir(&state).unwrap();
     let at = state.to_str().unwrap().to_owned();
@@ -204,33 +207,71 @@ fn is_rolled_back_on_a_full_disk(toy: &Toy, is_promoted: impl Fn(&Server<'_>, i6
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     let end = Instant::now() + Duration::from_secs(20);
-    while server.get("/experiments")[0]["promoted"] == true {
+    let is_promoted = |it: &serde_json::Value| it["id"] == id && it["promoted"] == true;
+    while server
+        .get("/experiments")
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(is_promoted)
+    {
         assert!(Instant::now() < end, "the store is not told");
         std::thread::sleep(Duration::from_millis(50));
     }
     let shown = server.wait_for(id, &["done", "paused"]);
     assert_eq!(shown["promoted"], false, "{shown}");
-    assert_eq!(toy.knob(), FIRST);
+    goes_on(&server);
     server.end();
+    assert_eq!(toy.knob(), FIRST);
     assert!(run("umount", &[&at]));
+}
+
+fn promote(toy: &Toy, server: &Server<'_>, id: i64) {
+    server.wait_for(id, &["done"]);
+    server.does(&["promote", &id.to_string()]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
 }
 
 #[test]
 fn a_rollback_works_on_a_full_disk() {
     let toy = toy();
-    is_rolled_back_on_a_full_disk(&toy, |server, id| {
-        server.wait_for(id, &["done"]);
-        server.does(&["promote", &id.to_string()]).with_code(0);
-        assert_ne!(toy.knob(), FIRST);
+    let is_promoted = |server: &Server<'_>, id| promote(&toy, server, id);
+    is_rolled_back_on_a_full_disk(&toy, is_promoted, |_| assert_eq!(toy.knob(), FIRST));
+}
+
+/// An evaluation of another experiment is measured, which does not end by itself.
+#[test]
+fn a_rollback_on_a_full_disk_interrupts_what_is_measured() {
+    let mut toy = toy();
+    let [long, measuring] = ["long", "measuring"].map(|name| toy.path(name).display().to_string());
+    toy.load_after(&format!(
+        "[ ! -e {long} ] || touch {measuring}; while [ -e {long} ]; do sleep 0.1; done"
+    ));
+    let is_promoted = |server: &Server<'_>, id| {
+        promote(&toy, server, id);
+        std::fs::write(&long, "").unwrap();
+        let other = server.create();
+        server.wait_for_evaluation(other);
+        toy.wait_for("measuring");
+        // The evaluation goes on, but after its end the knob is left alone.
+        server.does(&["pause-queue"]).with_code(0);
+    };
+    is_rolled_back_on_a_full_disk(&toy, is_promoted, |server| {
+        std::fs::remove_file(&long).unwrap();
+        server.does(&["resume-queue"]).with_code(0);
+        let shown = server.wait_for(2, &["done", "failed"]);
+        assert_eq!(shown["state"], "done", "{shown}");
+        let lost = server.get("/experiments/2/evaluations?outcome=failed");
+        assert_eq!(lost[0]["failure"], "lost", "{lost}");
     });
 }
 
 /// While a round of it is measured, and nothing of that can be kept.
 #[test]
 fn an_always_on_experiment_is_rolled_back_on_a_full_disk() {
-    is_rolled_back_on_a_full_disk(&crate::continuous::toy(), |server, id| {
-        wait_until(server, id, is_promoted);
-    });
+    let toy = crate::continuous::toy();
+    let is_promoted = |server: &Server<'_>, id| drop(wait_until(server, id, is_promoted));
+    is_rolled_back_on_a_full_disk(&toy, is_promoted, |_| assert_eq!(toy.knob(), FIRST));
 }
 
 #[test]

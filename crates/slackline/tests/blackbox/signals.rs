@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::serve::{self, Server};
 use crate::toy::{DEFAULT_SIGNALS, Ended, FIRST, Toy, through};
 
 /// The load of the experiment's side says that it runs, and then does not end for long.
@@ -115,4 +116,66 @@ fn a_second_tune_is_kept_out_by_a_lock_that_names_the_first() {
     kill_process(Pid::from_child(&tune), Signal::INT).unwrap();
     Ended::from(tune.wait_with_output().unwrap()).with_code(130);
     toy.assert_as_before("after the lock");
+}
+
+/// Whatever is measured gives way to a rollback by hand. What has the host for another reason does
+/// not.
+#[test]
+fn a_rollback_by_hand_ends_a_tune() {
+    let mut toy = serve::toy();
+    let [long, measuring] = ["long", "measuring"].map(|name| toy.path(name).display().to_string());
+    toy.load_after(&format!(
+        "[ ! -e {long} ] || touch {measuring}; while [ -e {long} ]; do sleep 0.1; done"
+    ));
+    let server = Server::start(&toy);
+    let id = server.improved().to_string();
+    let promoted = |file: &str| {
+        server.does(&["promote", &id]).with_code(0);
+        assert_ne!(toy.knob(), FIRST);
+        crate::rollback::html(&server, file)
+    };
+    let page = promoted("/experiments/1");
+    assert!(!page.contains("is measuring on this host"), "{page}");
+    std::fs::write(&long, "").unwrap();
+    let tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    let its = format!("experiment.json` (pid {})", tune.id());
+    for path in ["/experiments/1", "/promotions"] {
+        let page = crate::rollback::html(&server, path);
+        assert!(
+            page.contains(&format!("{its} is measuring on this host")),
+            "{page}"
+        );
+    }
+    let rolled_back = server.does(&["rollback", &id]).with_code(0);
+    rolled_back.saying(&[" = 50", &format!("{its}, which was measuring on this host")]);
+    assert_eq!(toy.knob(), FIRST);
+    Ended::from(tune.wait_with_output().unwrap())
+        .with_code(128 + 15)
+        .saying(&["Stopped by signal 15. Everything is restored."]);
+    assert_eq!(toy.knob(), FIRST);
+
+    // This process has the host, and would not survive the signal.
+    promoted("/");
+    let journal = loop {
+        // The server lets go of it a moment after what it did is seen.
+        match host::Journal::open(&toy.path("state")) {
+            Ok(journal) => break journal,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let pid = format!("pid {}", std::process::id());
+    server
+        .does(&["rollback", &id])
+        .with_code(2)
+        .saying(&["another Slackline command has the host", &pid]);
+    assert_ne!(toy.knob(), FIRST);
+    // What is over soon is waited for.
+    let soon = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(journal);
+    });
+    server.does(&["rollback", &id]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    soon.join().unwrap();
 }

@@ -19,6 +19,8 @@ pub(crate) struct Browser {
     agent: ureq::Agent,
     session: String,
     width: u32,
+    /// Pixels of the screen in a pixel of the page.
+    ratio: u32,
 }
 
 impl Browser {
@@ -43,6 +45,7 @@ impl Browser {
             agent: agent.into(),
             session: format!("http://127.0.0.1:{port}/session"),
             width,
+            ratio: 1,
         };
         let mut arguments = vec![
             "--headless=new".to_owned(),
@@ -88,6 +91,12 @@ impl Browser {
         );
     }
 
+    /// A screen with so many pixels in a pixel of the page, both ways.
+    pub(crate) fn sharpen(&mut self, ratio: u32) {
+        self.ratio = ratio;
+        self.screen(self.width, 1000);
+    }
+
     /// What a command of the Chrome DevTools Protocol answers.
     fn devtools(&self, command: &str, params: Value) -> Value {
         let body = json!({ "cmd": command, "params": params });
@@ -105,8 +114,9 @@ impl Browser {
 
     /// A screen of that size.
     fn screen(&self, width: u32, height: u64) {
-        let metrics =
-            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        let metrics = json!({
+            "width": width, "height": height, "deviceScaleFactor": self.ratio, "mobile": false,
+        });
         self.devtools("Emulation.setDeviceMetricsOverride", metrics);
     }
 
