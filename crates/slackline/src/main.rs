@@ -14,6 +14,8 @@ mod own_files;
 mod page;
 mod progress;
 mod promotions;
+#[cfg(test)]
+mod reference;
 mod relayout;
 mod restore;
 mod serve;
