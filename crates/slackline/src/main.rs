@@ -3,6 +3,8 @@
 mod agent;
 mod apply;
 mod ask_tell;
+#[cfg(test)]
+mod book;
 mod compare;
 mod completions;
 mod descriptors;
