@@ -258,5 +258,8 @@ fn what_is_wrong_on_a_page_is_found() {
         [false, true]
     );
     assert_eq!(commands[0].line, 2);
+    let run = pages::blocks("```console\n$ echo a\na\n```").unwrap();
+    let output = run[0].commands().unwrap().remove(0).output;
+    assert_eq!(output.as_deref(), Some("a"));
     assert!(pages::root().join("docs").is_dir());
 }

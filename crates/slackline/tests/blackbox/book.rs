@@ -33,8 +33,8 @@ fn is_server(command: &str) -> bool {
         && !command.contains("--check")
 }
 
-/// The script of a page, and the commands that it runs, with their lines.
-fn script(blocks: &[Block]) -> (String, Vec<(usize, String)>) {
+/// The script of a page, and the commands that it runs.
+fn script(blocks: &[Block]) -> (String, Vec<pages::Command>) {
     let mut script = String::new();
     for block in blocks {
         for mark in &block.marks {
@@ -58,7 +58,7 @@ fn script(blocks: &[Block]) -> (String, Vec<(usize, String)>) {
             false => writeln!(script, "{{\n{text}\n}} </dev/null >\"$out/{number}\" 2>&1"),
         };
         let _ = writeln!(script, "echo \"{number} $?\" >>\"$out/codes\"");
-        run.push((command.line, command.text));
+        run.push(command);
     }
     (script, run)
 }
@@ -87,6 +87,12 @@ fn run_in_scene(directory: &Path, script: &str) -> Output {
     bash.output().unwrap()
 }
 
+/// Whether two outputs differ at the ends of lines alone, which a page does not show.
+fn is_same(one: &str, other: &str) -> bool {
+    let one = one.trim_end().lines().map(str::trim_end);
+    one.eq(other.trim_end().lines().map(str::trim_end))
+}
+
 /// What went wrong on a page.
 fn run(text: &str) -> Vec<String> {
     let blocks = pages::blocks(text).unwrap();
@@ -104,19 +110,21 @@ fn run(text: &str) -> Vec<String> {
         code.map(|(_, code)| code.to_owned())
     };
     let mut faults = Vec::new();
-    for (number, (line, command)) in commands.iter().enumerate() {
+    for (number, command) in commands.iter().enumerate() {
         let said = std::fs::read_to_string(directory.join(number.to_string()));
         let said = said.unwrap_or_default();
-        let how = match code_of(number).as_deref() {
-            Some("0") => continue,
-            Some("3") => {
-                skip(&format!("{command}: {said}"));
+        let text = &command.text;
+        let how = match (code_of(number).as_deref(), &command.output) {
+            (Some("0"), Some(output)) if !is_same(output, &said) => "printed something else",
+            (Some("0"), _) => continue,
+            (Some("3"), _) => {
+                skip(&format!("{text}: {said}"));
                 continue;
             }
-            Some(code) => format!("ended with {code}"),
-            None => format!("had not ended after {PAGE_S} s"),
+            (Some(_), _) => "failed",
+            (None, _) => "had not ended when the time of the page was over",
         };
-        faults.push(format!("line {line}: {command}\n{how}: {said}"));
+        faults.push(format!("line {}: {text}\n{how}: {said}", command.line));
     }
     if let Some(last) = faults.last_mut() {
         last.push_str(&String::from_utf8_lossy(&ended.stderr));
@@ -164,7 +172,7 @@ fn every_command_of_the_manual_runs() {
 }
 
 #[test]
-fn a_command_that_fails_or_a_server_that_ends_is_named() {
+fn a_command_that_fails_a_server_that_ends_and_another_output_are_named() {
     if let Some(why) = lacks() {
         return skip(&why);
     }
@@ -172,14 +180,16 @@ fn a_command_that_fails_or_a_server_that_ends_is_named() {
         <!-- not run, exit: it would end the page -->\n\
         ```sh\ngrep 'a = 1' given.toml\nslackline chck given.toml\nexit\n```\n\n\
         <!-- first: slackline serve -->\n\
-        ```sh\nslackline experiments ls\nslackline agent --listen nowhere\n```\n";
+        ```sh\nslackline experiments ls\nslackline agent --listen nowhere\n```\n\n\
+        ```console\n$ printf 'a\\nb'\na\nb\n$ echo a\nb\n```\n";
     let faults = run(page);
     let found: Vec<&str> = faults.iter().filter_map(|it| it.lines().next()).collect();
     assert_eq!(
         found,
         [
             "line 7: slackline chck given.toml",
-            "line 14: slackline agent --listen nowhere"
+            "line 14: slackline agent --listen nowhere",
+            "line 19: echo a"
         ],
         "{}",
         faults.join("\n")

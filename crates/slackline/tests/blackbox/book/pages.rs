@@ -41,6 +41,8 @@ pub(crate) struct Command {
     pub(crate) line: usize,
     /// As a shell reads it.
     pub(crate) text: String,
+    /// What it prints, where the page shows that.
+    pub(crate) output: Option<String>,
     /// Whether no mark says that it is not run.
     pub(crate) is_run: bool,
 }
@@ -138,19 +140,26 @@ impl Block {
     /// # Errors
     /// A mark of no command.
     pub(crate) fn commands(&self) -> Result<Vec<Command>, String> {
-        let lines = match self.language.as_str() {
-            "sh" => logical_lines(self.text.lines()),
-            "console" => logical_lines(self.text.lines().filter_map(|it| it.strip_prefix("$ "))),
+        let command = |text: String, output: Option<&str>| Command {
+            line: self.line,
+            text,
+            output: output.map(|it| it.trim_end().to_owned()),
+            is_run: true,
+        };
+        let mut commands: Vec<Command> = match self.language.as_str() {
+            "sh" => {
+                let lines = logical_lines(&self.text).into_iter();
+                lines.map(|text| command(text, None)).collect()
+            }
+            "console" => {
+                let text = format!("\n{}", self.text);
+                let runs = text.split("\n$ ").skip(1);
+                let runs = runs.map(|it| it.split_once('\n').unwrap_or((it, "")));
+                runs.map(|(text, output)| command(text.to_owned(), Some(output)))
+                    .collect()
+            }
             _ => return Ok(Vec::new()),
         };
-        let mut commands: Vec<Command> = lines
-            .into_iter()
-            .map(|text| Command {
-                line: self.line,
-                text,
-                is_run: true,
-            })
-            .collect();
         for mark in &self.marks {
             let Mark::NotRun(of) = mark else { continue };
             let mut is_used = false;
@@ -166,11 +175,7 @@ impl Block {
             }
         }
         let first = self.marks.iter().filter_map(|mark| match mark {
-            Mark::First(text) => Some(Command {
-                line: self.line,
-                text: text.clone(),
-                is_run: true,
-            }),
+            Mark::First(text) => Some(command(text.clone(), None)),
             _ => None,
         });
         Ok(first.chain(commands).collect())
@@ -178,10 +183,10 @@ impl Block {
 }
 
 /// Lines that belong together in one; without empty lines and comments.
-fn logical_lines<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+fn logical_lines(text: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
-    for line in lines {
+    for line in text.lines() {
         let line = line.trim_end();
         if command.is_empty() && (line.is_empty() || line.starts_with('#')) {
             continue;
