@@ -13,7 +13,7 @@ use pages::{Block, Mark};
 use crate::toy::skip;
 
 /// The commands of a page have to be done after this time.
-const PAGE_S: &str = "50";
+const PAGE_S: &str = "150";
 /// Programs beside the usual ones that the pages use.
 const PROGRAMS: [&str; 6] = ["curl", "ip", "jq", "nginx", "openssl", "wrk"];
 /// Commands that run until they are stopped. The page's other commands run beside them.

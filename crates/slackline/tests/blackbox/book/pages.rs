@@ -53,8 +53,8 @@ pub(crate) fn pages() -> Vec<(PathBuf, String)> {
     let mut files = vec![root.join("README.md")];
     let mut folders = vec![root.join("docs")];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("the manual is there") {
-            let path = entry.expect("the manual can be listed").path();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|it| it == "md") {
@@ -64,8 +64,8 @@ pub(crate) fn pages() -> Vec<(PathBuf, String)> {
     }
     files.sort();
     let page = |file: PathBuf| {
-        let text = std::fs::read_to_string(&file).expect("a page can be read");
-        let name = file.strip_prefix(&root).expect("below the root").to_owned();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let name = file.strip_prefix(&root).unwrap().to_owned();
         (name, text)
     };
     files.into_iter().map(page).collect()
