@@ -7,19 +7,37 @@ use anyhow::bail;
 
 use crate::{cargo, install, step};
 
+/// The tests that write a page of the reference, where it is not what the code says.
+const REFERENCE: &[(&str, &[&str])] = &[
+    (
+        "specification and report",
+        &["--package", "tuner", "--test", "schema_pages"],
+    ),
+    (
+        "command line and API",
+        &["--package=slackline", "--bin=slackline", "the_reference"],
+    ),
+    (
+        "metrics",
+        &["--package=slackline", "--test=blackbox", "the_reference"],
+    ),
+];
+
 /// Writes the pages that the code itself makes, and builds the book into `target/book`.
 ///
 /// # Errors
 /// mdBook cannot be installed, or a program cannot be started.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
-    let mut reference = cargo();
-    reference
-        .args(["test", "--quiet", "--package", "slackline", "--bin"])
-        .args(["slackline", "the_reference"])
-        .env("SLACKLINE_WRITE_DOCS", "1")
-        .current_dir(root);
-    if !step::run("the reference of the command line", &mut reference)? {
-        bail!("the reference could not be written");
+    for (name, tests) in REFERENCE {
+        let mut reference = cargo();
+        reference
+            .args(["test", "--quiet"])
+            .args(*tests)
+            .env("SLACKLINE_WRITE_DOCS", "1")
+            .current_dir(root);
+        if !step::run(&format!("the reference: {name}"), &mut reference)? {
+            bail!("the reference could not be written");
+        }
     }
     let mdbook = install::from_crates_io(root, "mdbook")?;
     let mut book = Command::new(mdbook);

@@ -58,7 +58,7 @@ usage: cargo xtask VERB
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
                      and 10 power cuts of a guest that serves its disk
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
-  docs              the manual as a book, into target/book; the reference of the command line is written anew first
+  docs              the manual as a book, into target/book; the reference is written anew from the code first
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";

@@ -86,7 +86,7 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     family(
         "slackline_in_trouble",
         "gauge",
-        "Whether the store or the host keeps the server from its work.",
+        "1 while the server cannot work because of the store or the host.",
         &[(String::new(), f64::from(u8::from(is_in_trouble)))],
     );
     family(
@@ -118,7 +118,7 @@ fn text_of_server(
     family(
         "slackline_evaluations_by_outcome",
         "gauge",
-        "Evaluations by experiment and outcome, the lost ones among the failed, and the running ones.",
+        "Evaluations by experiment and outcome. Lost evaluations count as failed. Running ones are included.",
         &by_outcome,
     );
     family(
@@ -131,7 +131,7 @@ fn text_of_server(
     family(
         "slackline_build_info",
         "gauge",
-        "1; the version is in the label.",
+        "Always 1. The label has the version.",
         &[(format!("{{version=\"{version}\"}}"), 1.0)],
     );
     let answers: Vec<_> = answers

@@ -24,33 +24,3 @@ pub(crate) fn write_pages(directory: &Path) -> anyhow::Result<Done> {
     message(&format!("The man pages are in {}.", directory.display()));
     Ok(Done::Positive)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `docs/command-line.md` is what the commands themselves say. `cargo xtask docs` writes it
-    /// anew.
-    #[test]
-    fn the_reference_of_the_command_line_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");
-        let options = clap_markdown::MarkdownOptions::new()
-            .title("The command line".to_owned())
-            .show_footer(false);
-        let page = clap_markdown::help_markdown_custom::<Arguments>(&options);
-        let page = page
-            .lines()
-            .map(str::trim_end)
-            .collect::<Vec<_>>()
-            .join("\n")
-            + "\n";
-        if std::env::var_os("SLACKLINE_WRITE_DOCS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        let kept = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            kept == page,
-            "docs/command-line.md is not what the commands say: run cargo xtask docs"
-        );
-    }
-}

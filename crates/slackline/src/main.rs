@@ -3,6 +3,8 @@
 mod agent;
 mod apply;
 mod ask_tell;
+#[cfg(test)]
+mod book;
 mod compare;
 mod completions;
 mod descriptors;
@@ -14,6 +16,8 @@ mod own_files;
 mod page;
 mod progress;
 mod promotions;
+#[cfg(test)]
+mod reference;
 mod relayout;
 mod restore;
 mod serve;

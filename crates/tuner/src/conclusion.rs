@@ -34,8 +34,8 @@ pub struct ConstraintResult {
     pub constraint: String,
     /// What is shown.
     pub verdict: ConstraintVerdict,
-    /// The metric as a ratio to the control, where the limit is one, else as a value in its own
-    /// unit. `None` where there is no interval, as after a single run.
+    /// The metric: as a ratio to the control if the limit is a ratio, else in its own unit. Missing
+    /// if there is no interval, as after a single run.
     #[schemars(with = "Option<crate::report::IntervalSchema>")]
     pub observed: Option<Interval>,
     /// `observed` is a ratio to the control.
@@ -115,12 +115,12 @@ pub enum GuardVerdict {
 pub struct GuardResult {
     /// What is guarded.
     pub guard: Guard,
-    /// The metric that tells of it.
+    /// The metric that shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// What is shown.
     pub verdict: GuardVerdict,
-    /// The ratio to the control; of errors, the difference of the errors per request.
+    /// The ratio to the control. For errors, the difference of the errors per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<crate::report::IntervalSchema>")]
     pub change: Option<Interval>,

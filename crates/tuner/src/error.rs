@@ -161,12 +161,12 @@ pub enum Fault {
 pub struct Crash {
     /// In what way.
     pub kind: CrashKind,
-    /// With which status it ended, if it did: negative for a signal.
+    /// The exit status, if the service ended. Negative for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
     /// The same in words.
     pub message: String,
-    /// The end of its own output.
+    /// The end of the service's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }

@@ -83,9 +83,9 @@ pub struct Measurement {
     /// objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// By how much each constraint is exceeded, on average over the blocks; holds at 0 or below. Of
-    /// a constraint that compares with the control it is the natural logarithm of the ratio to its
-    /// limit, else a share of the limit.
+    /// By how much each constraint is exceeded, on average over the blocks. At 0 or below the
+    /// constraint holds. Of a constraint that compares with the control it is the natural logarithm
+    /// of the ratio to its limit, else a share of the limit.
     pub excess: BTreeMap<String, f64>,
     /// The variances of these means.
     pub excess_variance: BTreeMap<String, f64>,

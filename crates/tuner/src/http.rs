@@ -41,10 +41,11 @@ pub struct HttpSpec {
     /// Headers of every request: `{ "Content-Type" = "application/json" }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Threads of the generator, which share the connections: one a CPU that it may have.
+    /// Threads of the generator, which share the connections. Use at most one for each CPU of the
+    /// generator.
     #[serde(default = "threads")]
     pub threads: usize,
-    /// Close a connection after so many requests, and open another one.
+    /// Close a connection after this number of requests, and open another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_connection: Option<u64>,
     /// HTTP/2.
@@ -53,10 +54,10 @@ pub struct HttpSpec {
     /// Requests at once on one connection of HTTP/2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
-    /// Connect to this socket of the file system; `url` still says host and path.
+    /// Connect to this Unix socket. Host and path still come from `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix_socket: Option<String>,
-    /// Connections at most.
+    /// The largest number of connections.
     #[serde(default = "connections")]
     pub connections: usize,
     /// Arrivals at equal distances, instead of at random.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::spec::Scalar;
 use crate::template::{self, Variables};
 
-/// A CPU quota. Each side runs in a control group of its own, which has it and counts how often it
-/// was throttled.
+/// A CPU quota. Each side runs in a control group of its own with this quota. The control group
+/// counts how often the side was throttled.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaSpec {
@@ -18,7 +18,7 @@ pub struct QuotaSpec {
     /// The period, µs: 1,000 to 1,000,000.
     #[serde(default = "period_us")]
     pub period_us: Scalar,
-    /// CPU time that may be saved up beyond it, µs; 0 by default. Linux 5.14 or later.
+    /// Unused quota that may be saved for later periods, µs. 0 by default. Linux 5.14 or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_us: Option<Scalar>,
 }

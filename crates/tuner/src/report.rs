@@ -28,7 +28,8 @@ pub struct Report {
     pub started: jiff::Timestamp,
     /// How long it took.
     pub duration_s: f64,
-    /// Slackline's own CPU time over the time that evaluations took: 0.01 is 1 % of one core.
+    /// Slackline's own CPU time, divided by the time that the evaluations took: 0.01 is 1 % of one
+    /// core.
     pub own_cpu_cores: f64,
     /// Version of Slackline.
     pub version: String,
@@ -37,7 +38,7 @@ pub struct Report {
     pub machine: host::Machine,
     /// The specification.
     pub spec: Spec,
-    /// The folder of its file, where its relative paths count from.
+    /// The folder of the specification. Its relative paths count from there.
     #[serde(default)]
     pub dir: PathBuf,
     /// Parameters that this host does not have.
@@ -60,10 +61,10 @@ pub struct Report {
     /// It was paused, to be resumed.
     #[serde(skip)]
     pub paused: bool,
-    /// It was taken in: what it begins with was measured elsewhere.
+    /// The report was imported: its first evaluations were measured elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
-    /// Of one that was taken in: what it says has been verified on this host since.
+    /// The report was imported, and its result has been verified on this host since then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verified_here: bool,
     /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`,
@@ -73,10 +74,11 @@ pub struct Report {
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,
-    /// What earlier promotions had in force on this host when it began, that it measures too.
+    /// Measured knobs and files that an earlier promotion had set on this host when the experiment
+    /// began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promoted_before: Vec<String>,
-    /// What was applied to the running system, if it was promoted.
+    /// The values that were put in force, if the winner was promoted.
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
     pub settings: Vec<String>,
@@ -114,17 +116,17 @@ pub struct EvaluationRecord {
     pub duration_s: f64,
     /// Slackline's own CPU time in it.
     pub own_cpu_s: f64,
-    /// The worker that measured it, control and all; none where that was this host.
+    /// The worker that measured both sides. Missing if this host measured them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The last lines that the service printed. A report has them only where nothing was measured.
+    /// The last lines that the service printed. A report has them only if nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// What a person has written about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// How it began: with a control that runs since an earlier evaluation, or after a warm-up whose
-    /// end was detected.
+    /// How the evaluation began, if the control ran since an earlier evaluation, or if the end of
+    /// the warm-up was detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Begun>,
 }
@@ -236,7 +238,7 @@ pub struct Recommended {
 pub struct ArmResult {
     /// `candidate 1`, or the name in the specification.
     pub name: String,
-    /// It came out of the search; the others are further arms to compare with.
+    /// The search found this arm. The other arms are those of the specification.
     #[serde(default)]
     pub is_candidate: bool,
     /// The candidate whose capacity this arm has measured: its load waited for answers.
@@ -257,11 +259,11 @@ pub struct ArmResult {
     /// Each constraint, with its interval.
     #[serde(default)]
     pub constraints: Vec<ConstraintResult>,
-    /// What was compared without being asked for.
+    /// The guards: metrics that are compared in any case.
     #[serde(default)]
     pub guards: Vec<GuardResult>,
-    /// By metric: the ratio to the control, above 1, that would have been shown in four
-    /// verifications of five. What is not shown may still be as large.
+    /// For each metric, the ratio to the control, above 1, that four of five verifications would
+    /// have shown. An effect that is not shown may still be this large.
     #[serde(default)]
     pub detectable: BTreeMap<String, f64>,
     /// Runs that gave no result, with the reason.
@@ -269,10 +271,10 @@ pub struct ArmResult {
     /// Runs that were measured although a side was never steady, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsteady: Vec<String>,
-    /// Percentiles that stand on too few requests in a block, with what to do.
+    /// Percentiles that were computed from too few requests in a block, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub few_requests: Option<String>,
-    /// Runs that gave one.
+    /// Runs that gave a result.
     pub runs: usize,
     /// Blocks in them.
     pub blocks: usize,

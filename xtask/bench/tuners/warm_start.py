@@ -31,7 +31,7 @@ def main():
         "# Warm starts",
         "",
         f"Mean regret of what Slackline recommends, without and with an earlier experiment of {EVALUATIONS} evaluations on the same space",
-        "([what they are](../../xtask/bench/tuners/earlier.py)), as in [`tuners.md`](tuners.md). ↓: better than without with 95 % confidence",
+        "(`xtask/bench/tuners/earlier.py` says what they are), as in [`tuners.md`](tuners.md). ↓: better than without with 95 % confidence",
         "(paired by seed, bootstrap), ↑: worse, no mark: no difference shown.",
         "",
         "| problem | n | without | " + " | ".join(name.replace("-", " ", 1).replace("-", " ") for name in AFTER) + " |",

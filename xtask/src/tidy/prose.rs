@@ -52,16 +52,18 @@ pub(super) fn check_summary(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let text = std::fs::read_to_string(root.join(&summary))?;
     let listed: BTreeSet<&str> = links(&text).into_iter().map(|(_, link)| link).collect();
     let mut findings = Vec::new();
-    for entry in std::fs::read_dir(root.join("docs"))? {
-        let name = entry?.file_name();
-        let name = name.to_string_lossy();
-        let is_page = name.ends_with(".md") && name != "SUMMARY.md";
-        if is_page && !listed.contains(&*name) {
-            findings.push(Finding {
-                path: summary.clone(),
-                line: None,
-                message: format!("does not list docs/{name}"),
-            });
+    for folder in ["", "results/"] {
+        for entry in std::fs::read_dir(root.join("docs").join(folder))? {
+            let name = entry?.file_name();
+            let name = format!("{folder}{}", name.to_string_lossy());
+            let is_page = name.ends_with(".md") && name != "SUMMARY.md";
+            if is_page && !listed.contains(&*name) {
+                findings.push(Finding {
+                    path: summary.clone(),
+                    line: None,
+                    message: format!("does not list docs/{name}"),
+                });
+            }
         }
     }
     Ok(findings)
@@ -211,9 +213,13 @@ fn broken(
         return None;
     }
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = resolved(path.parent()?, file);
+    if path.starts_with("docs") && !target.starts_with("docs") {
+        return Some(format!("a link to {file}, which is not in the book"));
+    }
     let other = match file {
         "" => Some(text.to_owned()),
-        _ => text_of(&resolved(path.parent()?, file)),
+        _ => text_of(&target),
     };
     let Some(other) = other else {
         return Some(format!("a link to {file}, which does not exist"));
@@ -298,6 +304,10 @@ mod tests {
             (
                 "[a](missing.md)",
                 "docs/this.md:1: a link to missing.md, which does not exist",
+            ),
+            (
+                "[a](../README.md)",
+                "docs/this.md:1: a link to ../README.md, which is not in the book",
             ),
             (
                 "\n[a](../docs/other.md#none)",

@@ -45,13 +45,13 @@ const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_usage_seconds_total",
         "counter",
-        "CPU time of the service; absent of a group that is in the cpu hierarchy of cgroup v1 and not in that of cpuacct.",
+        "CPU time of the service. Missing for a group of cgroup v1 that is in the hierarchy cpu, but not in cpuacct.",
         |row| Some(row.counted.usage.cpu?.total_s()),
     ),
     (
         LIMIT,
         "gauge",
-        "The tightest CPU limit of the group and its ancestors; absent without one. limit_group is the ancestor whose it is.",
+        "The tightest CPU limit of the group and its ancestors. Missing if there is no limit. The label limit_group names the ancestor with the limit.",
         |row| Some(row.service.limit.as_ref()?.quota.cores()),
     ),
     (
@@ -63,7 +63,7 @@ const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_limit_burst_seconds",
         "gauge",
-        "CPU time that may be saved up beyond that limit.",
+        "Unused quota that may be saved for later periods.",
         |row| Some(row.service.limit.as_ref()?.quota.burst_us? as f64 / 1e6),
     ),
     (
@@ -75,19 +75,19 @@ const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_throttled_periods_total",
         "counter",
-        "Those in which it was throttled.",
+        "Periods in which the group with the limit was throttled.",
         |row| Some(row.counted.limited?.throttled_periods as f64),
     ),
     (
         "slackline_cpu_throttled_seconds_total",
         "counter",
-        "Time for which it was throttled, summed over CPUs.",
+        "Time for which the group with the limit was throttled, summed over CPUs.",
         |row| Some(row.counted.limited?.throttled_s),
     ),
     (
         "slackline_cpu_burst_seconds_total",
         "counter",
-        "CPU time that it used beyond the quota of a period.",
+        "CPU time that the group with the limit used beyond the quota of a period.",
         |row| Some(row.counted.limited?.burst_s),
     ),
 ];
@@ -97,13 +97,13 @@ const TRACED: [Family; 6] = [
     (
         "slackline_traced_seconds_total",
         "counter",
-        "Time for which the scheduler's tracepoints were followed: what the next metrics and the histogram speak of.",
+        "Time for which the scheduler's tracepoints were followed. The next metrics and the histogram count only in this time.",
         |row| Some(row.service.traced.seconds),
     ),
     (
         "slackline_runnable_thread_seconds_total",
         "counter",
-        "Threads that ran or wanted to, times the time for which they did.",
+        "Thread-seconds of threads that ran or wanted to run.",
         |row| Some(row.service.traced.runnable_s),
     ),
     (
@@ -121,7 +121,7 @@ const TRACED: [Family; 6] = [
     (
         "slackline_runnable_threads_per_core",
         "gauge",
-        "Threads that ran or wanted to, for each core that the service may use; of the last trace.",
+        "Threads that ran or wanted to run, for each core that the service may use, at the last trace.",
         |row| Some(row.service.traced.runnable_per_core),
     ),
     (
@@ -191,7 +191,7 @@ pub(super) fn exposition(services: &mut Services, agent: &Agent) -> String {
         (
             "slackline_agent_traced_seconds_total",
             "counter",
-            "Time for which they were followed.",
+            "Time for which the tracepoints were followed.",
             agent.traced_s,
         ),
         (
@@ -231,7 +231,7 @@ fn families(text: &mut String, families: &[Family], rows: &[Row]) {
 
 fn histogram(text: &mut String, rows: &[Row]) {
     let name = "slackline_cpu_use_of_limit";
-    let help = "Windows of 10 ms by cores in use, as a share of the limit, or of the host's CPUs without one.";
+    let help = "Windows of 10 ms by cores in use, as a share of the limit, or of the host's CPUs if there is no limit.";
     head(text, name, "histogram", help);
     for Row {
         labels, service, ..

@@ -12,6 +12,7 @@ mod advise;
 mod agent;
 mod api;
 mod ask_tell;
+mod book;
 mod browser;
 mod browser_charts;
 mod browser_map;

@@ -33,30 +33,33 @@ impl Mode {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContinuousSpec {
-    /// Share of the time that the service spends on the control's configuration, in rounds of
-    /// `evaluation.blocks` paired blocks: it sets how often there is a round.
+    /// Share of the time that the service runs the control's configuration, in rounds of
+    /// `evaluation.blocks` pairs of blocks. The share decides how often there is a round.
     pub control_share: f64,
-    /// Metrics of the control that tell the workload; the objective's by default.
+    /// Metrics of the control that show whether the workload has changed. By default the
+    /// objective's metric.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
     /// How many equal parts a day is divided into. The workload is compared only with the workload
-    /// of the same part on earlier days, so that the daily rhythm raises no alarm. Choose so many
-    /// that the load hardly changes within one part. 1: the load does not depend on the time of
+    /// of the same part on earlier days, so that the daily rhythm raises no alarm. Choose a number
+    /// at which the load hardly changes within one part. 1: the load does not depend on the time of
     /// day.
     pub seasons: usize,
     /// The same for the gain over the control. The gain depends less on the time of day, and fewer
     /// parts find a change sooner.
     pub gain_seasons: usize,
     /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change
-    /// sooner, and is for a load that is the same on all days: any other raises false alarms then.
+    /// sooner. Use it only for a load that is the same on all days: any other load then raises
+    /// false alarms.
     pub weekends: bool,
-    /// False alarms of all drift tests together, a day, at the most.
+    /// The largest rate of false alarms, of all drift tests together, per day.
     pub false_alarms_per_day: f64,
-    /// Rounds in a row that break a constraint, or in which only what is promoted cannot be
-    /// measured, before it is rolled back; after the first, the others follow at once.
+    /// Number of rounds in a row after which the promotion is rolled back. These rounds break a
+    /// constraint, or only the promoted configuration cannot be measured in them. After the first
+    /// such round the others follow at once.
     pub slo_rounds: usize,
-    /// Promotions in a day of `time_zone`, at the most; after the last one there is no search
-    /// either. Rollbacks do not count.
+    /// The largest number of promotions in a day of `time_zone`. After the last one there is no
+    /// search, either. Rollbacks do not count.
     pub changes_per_day: usize,
     /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which
     /// the control's configuration and the one in force alternate, go on at any time, and so do
@@ -67,7 +70,7 @@ pub struct ContinuousSpec {
     /// `"Europe/Berlin"`. UTC by default. Required with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// It neither searches nor promotes while this fires; rounds and rollbacks go on.
+    /// While this alert fires, there is no search and no promotion. Rounds and rollbacks go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<AlertSpec>,
 }
@@ -102,8 +105,8 @@ impl ContinuousSpec {
     }
 }
 
-/// An alert: an instant query of Prometheus that yields something while it fires. A server that
-/// does not answer counts as firing.
+/// An alert: an instant query of Prometheus. The alert fires while the query has a result. If the
+/// server does not answer, the alert counts as firing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertSpec {

@@ -11,34 +11,35 @@ use crate::error::SpecError;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSpec {
-    /// Load before the first block, which is not measured. With `warm_up = "auto"` it is the least.
+    /// Time with load before the first block, which is not measured. With `warm_up = "auto"` it is
+    /// the shortest warm-up.
     pub warm_up_s: f64,
-    /// `auto`: measuring begins when the service has stopped warming up, as its CPU time per
-    /// request, the objective, and of a JVM the time of its compilers, show. Without it, measuring
+    /// `auto`: the measurement begins when the service is steady. Slackline looks at the CPU time
+    /// per request, the objective, and the compilers of a JVM. Without this key, the measurement
     /// begins after `warm_up_s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUpRule>,
-    /// With `warm_up = "auto"`, the longest warm-up of a side. Measuring then begins all the same,
-    /// and the evaluation says that it was never steady.
+    /// With `warm_up = "auto"`, the longest warm-up of a side. After this time the measurement
+    /// begins in any case, and the evaluation says that the side was never steady.
     pub warm_up_at_most_s: f64,
-    /// Whether the control runs on from one evaluation of the search to the next one (`warm`), or
-    /// is started anew for each (`fresh`). `warm` needs `pairing = "parallel"` and is the default
-    /// there, but not with `target.prepare`, `[workers]`, or metrics with `push`. A verification
-    /// starts both sides anew for each run.
+    /// Whether the control keeps running from one evaluation of the search to the next (`warm`), or
+    /// is started for each evaluation (`fresh`). `warm` needs `pairing = "parallel"` and is the
+    /// default there, but not with `target.prepare`, `[workers]`, or metrics with `push`. A
+    /// verification starts both sides again for each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlStart>,
     /// Length of one side of a block.
     pub block_s: f64,
     /// Pairs of blocks.
     pub blocks: usize,
-    /// Settle time after every switch of a knob or file, without load.
+    /// Time without load after every change of a knob or file.
     pub settle_s: f64,
-    /// Stop early what is worse than the incumbent.
+    /// End an evaluation early if its configuration is shown to be worse than the best one so far.
     pub early_abort: bool,
-    /// Error rate of the early abort: the chance that an evaluation is aborted although it is as
-    /// good as the incumbent.
+    /// Error rate of the early abort: the probability that an evaluation is aborted although its
+    /// configuration is as good as the best one so far.
     pub abort_alpha: f64,
-    /// No abort before that many blocks.
+    /// No abort before this number of blocks.
     pub abort_min_blocks: usize,
 }
 

@@ -30,7 +30,7 @@ pub struct MetricSpec {
     /// A command whose output is one number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// The value only grows: take its difference over the block.
+    /// The value only grows. The metric is its increase during the block.
     #[serde(default)]
     pub counter: bool,
     /// Latency read off the wire: packets of the service's TCP port, in the network namespace of

@@ -59,12 +59,12 @@ pub struct Spec {
     /// Name of the experiment, for reports; by default the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Seed of the search; the same seed, and the same questions measured alike, give the same
-    /// questions.
+    /// Seed of the search. With the same seed and the same measurements, the search proposes the
+    /// same configurations.
     #[serde(default)]
     pub seed: u64,
-    /// `once`: search, verify, end. `continuous`: promote, keep watching, tune again when something
-    /// has drifted (`serve` only).
+    /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
+    /// drift (`serve` only).
     #[serde(default, skip_serializing_if = "Mode::is_once")]
     pub mode: Mode,
     /// What may be changed.
@@ -73,10 +73,10 @@ pub struct Spec {
     /// `"2*threads + cache_mb <= 4096"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
-    /// Configurations to try first; parameters left out take their default.
+    /// Configurations to try first. A parameter that is left out has its default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initial: Vec<BTreeMap<String, Scalar>>,
-    /// Constants for the templates, which an arm of the verification may override.
+    /// Constants for the templates. An arm of the verification may have other values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Scalar>,
     /// The service and how a configuration is applied to it.
@@ -86,7 +86,8 @@ pub struct Spec {
     /// their latency (`wire`, `scrape`, `push`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
-    /// Metrics beyond those of the workload and of the target's processes, by name.
+    /// Further metrics, by name. The workload and the target's processes give metrics by
+    /// themselves.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, MetricSpec>,
     /// What is to become better.
@@ -108,7 +109,7 @@ pub struct Spec {
     /// How configurations are chosen.
     #[serde(default)]
     pub search: SearchSpec,
-    /// `slackline serve` has it measured by `slackline worker` on other hosts, in place of its own.
+    /// Lets workers (`slackline worker`) on other hosts measure, in place of the server's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
     /// How `mode = "continuous"` watches and when it may change something.
@@ -193,34 +194,35 @@ pub struct ParameterSpec {
     /// Highest value (`int`, `float`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Distance between values, counted from `low`; by default 1 of an `int`, none of a `float`.
+    /// Distance between values, counted from `low`. By default 1 for an `int`, and none for a
+    /// `float`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
     /// `linear` or `log`; `log` needs `low` above 0.
     #[serde(default)]
     pub scale: Scale,
-    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. Of two it
-    /// helps the search if the one that is off comes first: of switches it learns what they have in
-    /// common.
+    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. For a
+    /// parameter with two values, list the "off" value first: the search learns an effect that
+    /// switches share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
-    /// Values that mean something else than a place in the range, such as 0 = off. The live value
-    /// of a knob is one by itself if it stands for "no limit" (`max`, −1, near 2^63 or 2^64).
+    /// Values with a meaning of their own, outside the order of the range, such as 0 = off. A
+    /// knob's live value that stands for "no limit" (`max`, −1, near 2^63 or 2^64) is such a value
+    /// without being listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Scalar>,
     /// The control's value. An experiment needs it, unless the parameter is a kernel knob without
-    /// `write`, whose live value is read.
-    /// `slackline ask-tell` does without: it takes the middle of the range or of an `ordinal`'s
-    /// values, the first of a
-    /// `categorical`'s, or `false`.
+    /// `write`, whose live value is read. `slackline ask-tell` needs no default: it takes the
+    /// middle of the range or of an `ordinal`'s values, the first of a `categorical`'s values, or
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Scalar>,
     /// Where the author believes the best value lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<PriorSpec>,
-    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`. Of a list, `[N]` names a
-    /// value, counted from 0:
-    /// `"net.ipv4.tcp_rmem[2]"`; other knobs that are lists likewise.
+    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`. If the sysctl is a list,
+    /// `[N]` names one value, counted from 0: `"net.ipv4.tcp_rmem[2]"`. The same holds for other
+    /// knobs that are lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctl: Option<String>,
     /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`,
@@ -230,20 +232,22 @@ pub struct ParameterSpec {
     /// This parameter is a file of a cgroup (v1 or v2): `"my.slice/cpu.max"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// This parameter is what this file holds, of sysfs, debugfs or procfs, or an ordinary one; an
-    /// absolute path.
+    /// This parameter is the contents of a file with this absolute path: of sysfs, debugfs or
+    /// procfs, or an ordinary file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// This parameter is a scheduling attribute of the target's threads (sched_setattr(2)):
-    /// `slice_us`, `nice` or `policy`. Of instances that Slackline starts each has its own value;
-    /// else it is that of the `target.observe`d service, whose new threads have it as well.
+    /// `slice_us`, `nice` or `policy`. If Slackline starts the instances, each instance has its own
+    /// value. Otherwise the threads of the service in `target.observe` have this value, and its new
+    /// threads, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sched: Option<SchedKind>,
     /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs
     /// `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<String>,
-    /// Where the knob is absent, leave the parameter out and say so, instead of an error.
+    /// If the knob is absent, Slackline leaves the parameter out and says so. Without this key,
+    /// that is an error.
     #[serde(default)]
     pub optional: bool,
 }
@@ -254,7 +258,7 @@ pub struct ParameterSpec {
 pub struct PriorSpec {
     /// The value believed best.
     pub best_guess: Scalar,
-    /// Between 0 (no idea) and 1 (certain), both excluded.
+    /// Above 0 (no idea) and below 1 (certain).
     pub confidence: f64,
 }
 
@@ -364,10 +368,10 @@ pub struct FileSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplySpec {
-    /// A command, to its end; not 0 is a refusal.
+    /// A command. If its exit code is not 0, the configuration is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// An HTTP request to this URL; a status of 400 or above is a refusal.
+    /// An HTTP request to this URL. With a status of 400 or above the configuration is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// Its method; `POST` by default.
@@ -376,9 +380,8 @@ pub struct ApplySpec {
     /// Its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The step is for these parameters and variables alone: where none of them changes, it is left
-    /// out. So a parameter that a reload puts in force does not restart the service. Empty: the
-    /// step runs at each change.
+    /// The step runs only if one of these parameters or variables changes. So a parameter that
+    /// needs only a reload does not restart the service. Empty: the step runs at each change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
 }
@@ -396,7 +399,7 @@ pub struct ReadySpec {
     /// This command ends with 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// A configuration that is not up by then has crashed.
+    /// A configuration that is not up after this time has crashed.
     #[serde(default = "ready_timeout_s")]
     pub timeout_s: f64,
 }
@@ -409,10 +412,10 @@ fn ready_timeout_s() -> f64 {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopSpec {
-    /// The signal that asks: `TERM`, `INT`, `QUIT` or `KILL`.
+    /// The signal that ends the service: `TERM`, `INT`, `QUIT` or `KILL`.
     #[serde(default = "stop_signal")]
     pub signal: String,
-    /// After that long it is killed.
+    /// After this time Slackline kills the service.
     #[serde(default = "stop_grace_s")]
     pub grace_s: f64,
 }
@@ -473,19 +476,20 @@ pub struct WorkloadSpec {
     /// CPUs it runs on, such as `"2-3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
-    /// The load waits for answers, so that its rate is the service's capacity. By default Slackline
-    /// goes by the load generator's name and options, where it knows them.
+    /// The load waits for answers, so its rate is the service's capacity. By default Slackline
+    /// decides by the load generator's name and options, if it knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_loop: Option<bool>,
-    /// The same load without a rate of its own, which shows the capacity: run at the end for the
-    /// winner and the control, and read as `command` is. `http` needs none.
+    /// The same load without a fixed rate, which shows the capacity. Slackline runs this command at
+    /// the end for the winner and the control, and reads its output as that of `command`. `http`
+    /// needs none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capacity_command: Vec<String>,
     /// Its time limit, beyond the block's length.
     #[serde(default = "workload_grace_s")]
     pub grace_s: f64,
-    /// Least values of metrics on the control; below, the load was too slow and the evaluation has
-    /// `failed`.
+    /// Smallest values of metrics on the control. If a value is below, the load was too slow, and
+    /// the evaluation has `failed`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minimum: BTreeMap<String, f64>,
 }
@@ -575,7 +579,7 @@ pub struct ObjectiveSpec {
     /// `minimise` or `maximise`.
     #[serde(default)]
     pub goal: Goal,
-    /// `mean + k·std` over the blocks instead of the mean (`mean − k·std` when maximising).
+    /// k: the objective is `mean + k·std` over the blocks (`mean − k·std` when maximising).
     #[serde(default)]
     pub std_weight: f64,
     /// `ratio` or `absolute`.
@@ -643,14 +647,14 @@ pub struct SearchSpec {
     pub strategy: StrategyName,
     /// `log-noisy-ei`, `ei`, `log-ei`, `ucb` or `poi`.
     pub acquisition: AcquisitionName,
-    /// Configurations spread evenly over the space before the model decides; by default one more
-    /// than there are parameters, but 4 to 6.
+    /// Number of configurations that are spread evenly over the space before the model decides. By
+    /// default the number of parameters plus one, but at least 4 and at most 6.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_random: Option<usize>,
     /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or
     /// `.jsonl` files of `{"config":{…},"value":…}`, lines of what `slackline ask-tell` is told:
-    /// the search starts from what they found and believes them as far as they agree with what it
-    /// measures. For `tune` a value is the logarithm of the ratio to the control, or with
+    /// the search starts from them, and trusts them as far as they agree with its own measurements.
+    /// For `tune` a value is the logarithm of the ratio to the control, or with
     /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is
     /// better. 12 at the most.
     #[serde(skip_serializing_if = "Vec::is_empty")]

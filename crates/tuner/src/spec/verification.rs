@@ -14,11 +14,11 @@ use crate::conclusion::Guard;
 pub struct VerificationSpec {
     /// How many of the best configurations.
     pub top: usize,
-    /// Fresh runs of each. Where they do not decide the objective and each constraint, as many
-    /// follow again, up to `max_runs`.
+    /// Fresh runs of each configuration. If they do not decide the objective and each constraint,
+    /// the same number of runs is added, up to `max_runs`.
     pub runs: usize,
-    /// The most fresh runs of each; three times `runs` by default. The intervals hold at
-    /// `confidence` for all looks together.
+    /// The largest number of fresh runs of each configuration, by default three times `runs`. The
+    /// intervals hold at `confidence` for all looks together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_runs: Option<usize>,
     /// Pairs of blocks in each run; as many as in an evaluation by default.
@@ -26,19 +26,19 @@ pub struct VerificationSpec {
     pub blocks: Option<usize>,
     /// Confidence of the intervals.
     pub confidence: f64,
-    /// The smallest change of interest, 0.01 for 1 %: a verification ends once a larger one is
-    /// ruled out, and a guard that is worse by less does not count.
+    /// The smallest change of interest, 0.01 for 1 %. A verification ends when a larger change is
+    /// excluded. A guard that is worse by less does not count.
     pub smallest_effect: f64,
-    /// What may be shown worse without keeping the winner from its promotion: `throughput`,
+    /// Guards that may be shown worse: the winner is promoted in any case. `throughput`,
     /// `latency-p99`, `errors`, `memory`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_worse: Vec<Guard>,
-    /// Compare the capacity of the winner with the control's at the end, where the load has a rate
-    /// of its own. By default Slackline does so for a service that it starts itself, and not for
-    /// one that was running before.
+    /// If the load has a fixed rate, compare the capacity of the winner with the control's at the
+    /// end. By default Slackline does so for a service that it starts itself, and not for one that
+    /// was running before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<bool>,
-    /// Promote also where a constraint could not be decided within `max_runs`.
+    /// Promote even if a constraint could not be decided within `max_runs`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accept_undecided: bool,
     /// Further metrics to report with intervals.

@@ -1,0 +1,324 @@
+//! `docs/specification.md` has every key of the specification's JSON Schema, with an example, and
+//! `docs/report-fields.md` every field of a report.
+//!
+//! After a change of either, `cargo xtask docs` writes the pages anew.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+const SPECIFICATION: &str = "# Every key of an experiment's specification
+
+[tune](tune.md) explains how the parts work together. This page lists every table and key, made from the JSON Schema that
+`slackline schema` prints. You may leave a key out, unless it is required. Below each table are examples of its keys.
+";
+
+const REPORT: &str = "# Every field of a report
+
+[The report of an experiment](report.md) explains how to read a report. This page lists every field, made from the JSON Schema
+that `slackline schema --report` prints. A field that is not required may be missing.
+";
+
+/// The examples of the specification's tables.
+const EXAMPLES: &str = include_str!("specification_examples.md");
+
+/// A page that is made from a schema.
+struct Maker<'a> {
+    schema: &'a Value,
+    /// Paths as TOML has them, or as jq has them.
+    is_toml: bool,
+    /// Definitions that another page explains.
+    elsewhere: Vec<String>,
+    /// By heading.
+    examples: BTreeMap<&'a str, &'a str>,
+    /// Definitions that are on the page.
+    seen: Vec<String>,
+    page: String,
+}
+
+/// The table that a property leads to: the name of its definition, the path of its own properties,
+/// and its heading.
+fn table(property: &Value, path: &str, is_toml: bool) -> Option<(String, String, String)> {
+    let named = |value: &Value| {
+        let name = value["$ref"].as_str()?.strip_prefix("#/$defs/")?;
+        Some(name.to_owned())
+    };
+    let any = property["anyOf"].as_array().into_iter().flatten();
+    let path = path.to_owned();
+    if let Some(name) = named(property).or_else(|| any.filter_map(named).next()) {
+        let heading = if is_toml {
+            format!("[{path}]")
+        } else {
+            path.clone()
+        };
+        return Some((name, path, heading));
+    }
+    if let Some(name) = named(&property["items"]) {
+        return Some(match is_toml {
+            true => (name, path.clone(), format!("[[{path}]]")),
+            false => (name, format!("{path}[]"), format!("{path}[]")),
+        });
+    }
+    let name = named(&property["additionalProperties"])?;
+    Some(match is_toml {
+        true => (name, path.clone(), format!("[{path}.NAME]")),
+        false => (name, format!("{path}.NAME"), format!("{path}.NAME")),
+    })
+}
+
+/// What may stand for a property.
+fn kind(schema: &Value, property: &Value) -> String {
+    let definition = |value: &Value| {
+        let name = value["$ref"].as_str()?.strip_prefix("#/$defs/")?.to_owned();
+        Some((schema["$defs"][&name].clone(), name))
+    };
+    if let Some((found, name)) = definition(property) {
+        if name == "Scalar" {
+            return "number, text or true/false".into();
+        }
+        return kind(schema, &found);
+    }
+    let alternatives = property["anyOf"]
+        .as_array()
+        .or(property["oneOf"].as_array());
+    if let Some(alternatives) = alternatives {
+        let words = alternatives.iter().filter(|it| it["type"] != "null");
+        let mut words: Vec<String> = words.map(|it| kind(schema, it)).collect();
+        words.dedup();
+        return words.join(", ");
+    }
+    if let Some(word) = property["const"].as_str() {
+        return format!("`{word}`");
+    }
+    if let Some(words) = property["enum"].as_array() {
+        let words = words.iter().filter_map(Value::as_str);
+        return words
+            .map(|it| format!("`{it}`"))
+            .collect::<Vec<_>>()
+            .join(", ");
+    }
+    let types = match &property["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        Value::String(one) => vec![one.as_str()],
+        _ => Vec::new(),
+    };
+    let words = types
+        .into_iter()
+        .filter(|it| *it != "null")
+        .map(|it| match it {
+            "string" => "text".to_owned(),
+            "boolean" => "true/false".to_owned(),
+            "array" if property["prefixItems"].is_array() => {
+                let each = property["prefixItems"].as_array().into_iter().flatten();
+                let each = each.map(|it| kind(schema, it)).collect::<Vec<_>>();
+                format!("list: {}", each.join(", "))
+            }
+            "array" => format!("list: {}", kind(schema, &property["items"])),
+            "object" if property["additionalProperties"].is_object() => {
+                format!("table: {}", kind(schema, &property["additionalProperties"]))
+            }
+            "object" => "table".to_owned(),
+            other => other.to_owned(),
+        });
+    words.collect::<Vec<_>>().join(" or ")
+}
+
+fn cell(text: &str) -> String {
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+}
+
+impl Maker<'_> {
+    fn section(&mut self, heading: &str, definition: &Value) {
+        let page = &mut self.page;
+        let _ = write!(page, "\n## {heading}\n\n");
+        if let Some(text) = definition["description"].as_str() {
+            let _ = write!(page, "{}\n\n", text.replace('\n', " ").replace("  ", " "));
+        }
+        page.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
+        let required = definition["required"].as_array().cloned();
+        let required = required.unwrap_or_default();
+        for (key, property) in definition["properties"].as_object().into_iter().flatten() {
+            let default = match &property["default"] {
+                _ if required.iter().any(|it| it == key) => "required".to_owned(),
+                Value::Null | Value::Object(_) => String::new(),
+                value => format!("`{value}`"),
+            };
+            let mut kind = kind(self.schema, property);
+            if !self.is_toml {
+                kind = kind.replace("table", "object");
+            }
+            let meaning = property["description"].as_str().unwrap_or_default();
+            let _ = writeln!(
+                page,
+                "| `{key}` | {} | {default} | {} |",
+                cell(&kind),
+                cell(meaning)
+            );
+        }
+        if let Some(examples) = self.examples.get(heading) {
+            let marked = examples.replace("```toml", "<!-- experiment, in part -->\n```toml");
+            let _ = write!(page, "\n{marked}\n");
+        }
+    }
+
+    /// The sections in the order of the schema, each table after the key that leads to it.
+    fn walk(&mut self, path: &str, definition: &Value) {
+        for (key, property) in definition["properties"].as_object().into_iter().flatten() {
+            let path = match path {
+                "" => key.clone(),
+                path => format!("{path}.{key}"),
+            };
+            let Some((name, path, heading)) = table(property, &path, self.is_toml) else {
+                continue;
+            };
+            let found = self.schema["$defs"][&name].clone();
+            let is_known = self.seen.contains(&name) || self.elsewhere.contains(&name);
+            if !found["properties"].is_object() || is_known {
+                continue;
+            }
+            self.seen.push(name);
+            self.section(&format!("`{heading}`"), &found);
+            self.walk(&path, &found);
+        }
+    }
+
+    fn page(mut self, head: &str, top: &str) -> String {
+        self.page.push_str(head);
+        let mut whole = self.schema.clone();
+        whole["description"] = Value::Null;
+        self.section(top, &whole);
+        self.walk("", &whole);
+        self.page
+    }
+}
+
+/// The page is what the manual has. With `SLACKLINE_WRITE_DOCS` it is written first.
+fn check_page(name: &str, page: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(name);
+    if std::env::var_os("SLACKLINE_WRITE_DOCS").is_some() {
+        std::fs::write(&file, page).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        kept == page,
+        "docs/{name} is older than the schema: run cargo xtask docs"
+    );
+}
+
+/// None is lost on the way: each definition's keys are on the page.
+fn check_keys(page: &str, schema: &Value, elsewhere: &[String]) {
+    let definitions = schema["$defs"].as_object().unwrap();
+    let own = definitions
+        .iter()
+        .filter(|(name, _)| !elsewhere.contains(name));
+    for (name, definition) in own.chain([(&"the top".to_owned(), schema)]) {
+        for (key, _) in definition["properties"].as_object().into_iter().flatten() {
+            assert!(
+                page.contains(&format!("| `{key}` |")),
+                "{name}.{key} is not in the manual"
+            );
+        }
+    }
+}
+
+fn examples() -> BTreeMap<&'static str, &'static str> {
+    let sections = EXAMPLES.split("\n## ").skip(1);
+    let sections = sections.map(|it| it.split_once('\n').unwrap());
+    sections
+        .map(|(heading, text)| (heading, text.trim()))
+        .collect()
+}
+
+#[test]
+fn every_key_is_in_the_manual() {
+    let schema = tuner::spec::schema();
+    let maker = Maker {
+        schema: &schema,
+        is_toml: true,
+        elsewhere: Vec::new(),
+        examples: examples(),
+        seen: Vec::new(),
+        page: String::new(),
+    };
+    let page = maker.page(SPECIFICATION, "The top of the file");
+    check_page("specification.md", &page);
+    check_keys(&page, &schema, &[]);
+}
+
+#[test]
+fn every_field_of_a_report_is_in_the_manual() {
+    let schema = tuner::report::schema();
+    let specification = tuner::spec::schema();
+    let names = specification["$defs"].as_object().unwrap().keys().cloned();
+    let elsewhere: Vec<String> = names.chain(["Spec".to_owned()]).collect();
+    let maker = Maker {
+        schema: &schema,
+        is_toml: false,
+        elsewhere: elsewhere.clone(),
+        examples: BTreeMap::new(),
+        seen: Vec::new(),
+        page: String::new(),
+    };
+    let page = maker.page(REPORT, "The top of the report");
+    check_page("report-fields.md", &page);
+    check_keys(&page, &schema, &elsewhere);
+}
+
+/// The tables at a path, where `NAME` is any name, and a name that is left out of the path as well.
+fn tables<'a>(value: &'a toml::Value, path: &[&str], found: &mut Vec<&'a toml::Table>) {
+    if let Some(list) = value.as_array() {
+        return list.iter().for_each(|it| tables(it, path, found));
+    }
+    let Some(table) = value.as_table() else {
+        return;
+    };
+    match path {
+        [] => found.push(table),
+        [first, rest @ ..] => match table.get(*first) {
+            Some(next) => tables(next, rest, found),
+            None if *first == "NAME" => table.values().for_each(|it| tables(it, rest, found)),
+            None => table.values().for_each(|it| tables(it, path, found)),
+        },
+    }
+}
+
+#[test]
+fn every_key_has_an_example() {
+    let page = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/specification.md"),
+    );
+    let page = page.unwrap();
+    let mut examples = examples();
+    let mut missing = Vec::new();
+    for section in page.split("\n## ").skip(1) {
+        let (heading, text) = section.split_once('\n').unwrap();
+        let example = examples.remove(heading).unwrap_or_default();
+        let path = heading.trim_matches(['`', '[', ']']);
+        let path: Vec<&str> = match heading.starts_with('`') {
+            true => path.split('.').collect(),
+            false => Vec::new(),
+        };
+        let blocks = example.split("```toml\n").skip(1);
+        let blocks: Vec<toml::Value> = blocks
+            .map(|it| toml::Value::Table(it.split("```").next().unwrap().parse().unwrap()))
+            .collect();
+        let mut found = Vec::new();
+        blocks.iter().for_each(|it| tables(it, &path, &mut found));
+        let keys = text
+            .lines()
+            .filter_map(|it| it.strip_prefix("| `")?.split('`').next());
+        let lacks = |key: &&str| !found.iter().any(|it| it.contains_key(*key));
+        missing.extend(keys.filter(lacks).map(|key| format!("{heading}: {key}")));
+    }
+    assert!(missing.is_empty(), "without an example: {missing:?}");
+    assert!(examples.is_empty(), "for no table: {:?}", examples.keys());
+}
