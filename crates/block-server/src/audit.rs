@@ -1,8 +1,10 @@
 //! The audit log: which tenants were admitted, changed, removed and refused, one JSON line each.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Access;
@@ -187,17 +189,24 @@ impl Audit {
 
     /// A configuration is in force in place of another.
     pub(crate) fn changed(&mut self, old: &Exports, new: &Exports) {
+        let by_name = |exports: &Exports| -> HashMap<String, Arc<Export>> {
+            let named = exports
+                .iter()
+                .map(|export| (export.name.clone(), Arc::clone(export)));
+            named.collect()
+        };
+        let (before, now) = (by_name(old), by_name(new));
         for export in new {
-            match old.iter().find(|other| other.name == export.name) {
+            match before.get(&export.name) {
                 None => self.tenant("admitted", export, false),
-                Some(other) if !std::sync::Arc::ptr_eq(other, export) => {
+                Some(other) if !Arc::ptr_eq(other, export) => {
                     self.tenant("changed", export, !other.goes_on_as(export));
                 }
                 Some(_) => {}
             }
         }
         for export in old {
-            if !new.iter().any(|other| other.name == export.name) {
+            if !now.contains_key(&export.name) {
                 self.tenant("removed", export, true);
             }
         }
