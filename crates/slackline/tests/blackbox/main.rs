@@ -42,6 +42,7 @@ mod serve;
 mod serve_block;
 mod serve_block_plan;
 mod serve_cache;
+mod serve_cache_isolated;
 mod signals;
 mod throttle;
 mod toy;
