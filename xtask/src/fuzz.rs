@@ -135,12 +135,12 @@ pub(crate) const BLOCK: Targets = Targets {
     names: &["nbd", "nvme"],
 };
 
-/// The TCP/IP stack, and memcached's protocol with the store.
+/// The TCP/IP stack, memcached's protocol with the store, and the rings of an isolated stack.
 pub(crate) const DATAPLANE: Targets = Targets {
     crate_folder: "crates/dataplane/fuzz",
     target_folder: "target/fuzz-block/dataplane",
     corpus: "target/fuzz/dataplane",
-    names: &["frames", "memcached"],
+    names: &["frames", "memcached", "rings"],
 };
 
 /// All targets of a crate, one after the other, that many minutes each. What was found to be

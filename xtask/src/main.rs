@@ -52,7 +52,7 @@ usage: cargo xtask VERB
                     slow `ask` holds up others (slow-ask), into docs/results/
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
   fuzz block [--minutes N]  the parsers of NBD and NVMe/TCP, coverage-guided by libFuzzer, that long each (60)
-  fuzz dataplane [--minutes N]  the TCP/IP stack, and memcached's protocol with the store: the same way, that long each (60)
+  fuzz dataplane [--minutes N]  the TCP/IP stack, memcached's protocol with the store, shared rings: the same way, that long each (60)
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;

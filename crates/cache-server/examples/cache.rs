@@ -1,12 +1,16 @@
 //! A whole cache server from the library: `cache ADDRESS [MEBIBYTES] [CPU] [learn|spin]
-//! [INTERFACE]`. With INTERFACE its connections are AF_XDP's. `slackline serve-cache` is the same
-//! with all options.
+//! [INTERFACE] [STACK_CPU]`. With INTERFACE its connections are AF_XDP's. With STACK_CPU the TCP
+//! stack is a process of its own, on that CPU. `slackline serve-cache` is the same with all
+//! options.
 
 use std::time::Duration;
 
-use cache_server::launch::{Network, Options, serve};
+use cache_server::launch::{Isolation, Network, Options, serve, serve_stack};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
+
+/// The last argument of the process of the TCP stack, which the server starts itself.
+const AS_STACK: &str = "as-stack";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +24,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 queue: None,
             },
             None => Network::Kernel,
+        },
+        isolation: match arguments.get(5) {
+            Some(cpu) => Some(Isolation {
+                program: "/proc/self/exe".into(),
+                arguments: std::env::args_os()
+                    .skip(1)
+                    .chain([AS_STACK.into()])
+                    .collect(),
+                stack_cores: vec![cpu.parse()?],
+            }),
+            None => None,
         },
         listen: vec![address.parse()?],
         memory_bytes: mebibytes << 20,
@@ -53,6 +68,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         submission_thread_idle: None,
         is_sandboxed: true,
     };
-    serve(&options, &mut |_| ())?;
+    match arguments.last().is_some_and(|word| word == AS_STACK) {
+        true => serve_stack(&options)?,
+        false => drop(serve(&options, &mut |_| ())?),
+    }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Starts the shards, waits for signals, and ends them.
 
+mod isolated;
+
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -12,6 +14,7 @@ use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::elastic::Elastic;
 use dataplane::groups::GROUPS;
 use dataplane::idle::IdlePolicy;
+use dataplane::isolated::{FOR_STACK_PROCESS, ProcessError, StackProcess};
 use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
@@ -20,6 +23,8 @@ use dataplane::uring::{self, Uring, UringConfig};
 use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+pub use isolated::{Isolation, serve_stack};
 
 use crate::server::{Cache, Shared};
 use crate::settings::{Settings, SettingsError};
@@ -39,6 +44,8 @@ const ELASTIC_TICK: Duration = Duration::from_millis(100);
 pub struct Options {
     /// The network that clients come by.
     pub network: Network,
+    /// With [`Network::Xdp`]: the TCP stack in a process of its own.
+    pub isolation: Option<Isolation>,
     /// Addresses to listen on, beside sockets that systemd passes.
     pub listen: Vec<SocketAddr>,
     /// Bytes for items.
@@ -93,6 +100,25 @@ pub enum LaunchError {
     /// The settings file.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The process of the TCP stack.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// There is no TCP stack to isolate.
+    #[error(
+        "--isolate-stack puts the TCP stack of --net xdp:INTERFACE into a process of its own; with \
+         --net kernel the kernel has it: leave --isolate-stack out, or name an interface"
+    )]
+    NothingToIsolate,
+    /// Each shard has one TCP stack.
+    #[error(
+        "--stack-cores names {stacks} CPUs, and {shards} are needed: one for each CPU in --cores"
+    )]
+    StackCores {
+        /// CPUs of stacks.
+        stacks: usize,
+        /// Shards.
+        shards: usize,
+    },
     /// Nothing to listen on.
     #[error("no address: give --listen, or start it by a systemd socket")]
     NoAddress,
@@ -126,7 +152,12 @@ impl LaunchError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
-            Self::Settings(_) | Self::NoAddress | Self::ManyShards { .. } => false,
+            Self::Process(error) => error.is_missing_privilege(),
+            Self::Settings(_)
+            | Self::NothingToIsolate
+            | Self::StackCores { .. }
+            | Self::NoAddress
+            | Self::ManyShards { .. } => false,
         }
     }
 }
@@ -165,31 +196,31 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         Some(path) => options.settings.read(path)?,
         None => options.settings,
     };
-    match &options.network {
-        Network::Kernel => {
+    match (&options.network, &options.isolation) {
+        (Network::Kernel, Some(_)) => Err(LaunchError::NothingToIsolate),
+        (Network::Kernel, None) => {
             let (listeners, addresses) = sockets(options, notice)?;
             let mut server = Server::new(options, settings, addresses, GROUPS, notice)?;
             server.start_uring(listeners)?;
             server.run(notice)
         }
-        Network::Xdp { interface, queue } => {
-            if let Some(queue) = *queue
-                && options.cores.len() > 1
-            {
-                let interface = interface.clone();
-                return Err(LaunchError::ManyShards { interface, queue });
-            }
-            let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
-            let queues = match queue {
-                Some(_) => 1,
-                None => interface.queues.receive.min(QUEUES_MAX),
-            };
+        (Network::Xdp { .. }, Some(isolation)) => {
+            isolated::serve(options, isolation, settings, notice)
+        }
+        (Network::Xdp { interface, queue }, None) => {
+            let queues = XdpQueues::find(options, interface, *queue)?;
             let addresses = options.listen.clone();
-            let mut server = Server::new(options, settings, addresses, queues as usize, notice)?;
-            server.start_xdp(&interface, queue.unwrap_or(0), queues)?;
+            let groups = queues.count as usize;
+            let mut server = Server::new(options, settings, addresses, groups, notice)?;
+            server.start_xdp(&queues)?;
             server.run(notice)
         }
     }
+}
+
+/// Shards of a server.
+fn shards(options: &Options) -> u8 {
+    u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX)
 }
 
 /// A server on one backend.
@@ -202,6 +233,8 @@ struct Server<'a, B: Backend> {
     plane: Arc<Plane<B, Cache>>,
     shared: Arc<Shared>,
     shards: Shards<B, Cache>,
+    /// The process of the TCP stack, where it has one of its own.
+    stack: Option<StackProcess>,
 }
 
 impl<'a, B: Backend + 'static> Server<'a, B> {
@@ -214,9 +247,8 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
     ) -> Result<Self, LaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
-        let shards = u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX);
         // One shard owns all connections until the load needs another.
-        let plane = Arc::new(Plane::with_groups(groups, shards, 1)?);
+        let plane = Arc::new(Plane::with_groups(groups, shards(options), 1)?);
         let shared = Shared::new(
             options.memory_bytes,
             Arc::clone(&plane.stats),
@@ -236,6 +268,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             shards: Shards::new(Arc::clone(&plane), options.is_sandboxed),
             plane,
             shared: Arc::new(shared),
+            stack: None,
         })
     }
 
@@ -256,9 +289,12 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
     fn run(mut self, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
         let options = self.options;
         let reloads = options.settings_file.is_some();
-        // A reload may have to read a file of another user.
-        if options.is_sandboxed && !reloads {
-            sandbox::drop_capabilities()?;
+        if options.is_sandboxed {
+            match reloads {
+                // A reload may have to read a file of another user.
+                true => sandbox::drop_capabilities_except_reading()?,
+                false => sandbox::drop_capabilities()?,
+            }
         }
         if let Some(listener) = self.metrics.take() {
             let shared = Arc::clone(&self.shared);
@@ -267,13 +303,23 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             })?;
         }
         if options.is_sandboxed {
-            let extra = if reloads { sandbox::FOR_RELOAD } else { &[] };
-            sandbox::restrict_system_calls(extra)?;
+            let reload = if reloads { sandbox::FOR_RELOAD } else { &[] };
+            let stack = match self.stack {
+                Some(_) => FOR_STACK_PROCESS,
+                None => &[],
+            };
+            sandbox::restrict_system_calls(&[reload, stack].concat())?;
+        }
+        if let Some(stack) = &self.stack {
+            stack.begin()?;
         }
         notice(Notice::Ready(std::mem::take(&mut self.addresses)));
         let mut ended_by = None;
         let mut balance = Balance::new(self.plane.mailboxes.len());
         while self.shards.wait(ELASTIC_TICK)? {
+            if let Some(stack) = &self.stack {
+                stack.check()?;
+            }
             for signal in self.signals.pending() {
                 if signal == SIGHUP {
                     self.reload(notice);
@@ -286,8 +332,9 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                     self.plane.drain(options.drain);
                 }
             }
-            // What moves now has to arrive first.
+            // What moves now has to arrive first. With a stack of its own, nothing moves.
             if ended_by.is_none()
+                && self.stack.is_none()
                 && !self.plane.is_moving()
                 && let Some(active) = balance.step(&self.plane.stats)
             {
@@ -349,54 +396,90 @@ impl Server<'_, Uring> {
 }
 
 impl Server<'_, XdpBackend> {
-    /// Takes `queues` queues from `first` on.
-    fn start_xdp(
-        &mut self,
-        interface: &Interface,
-        first: u32,
-        queues: u32,
-    ) -> Result<(), LaunchError> {
-        let shards = u8::try_from(self.plane.mailboxes.len()).unwrap_or(u8::MAX);
-        interface
-            .check_queue(first)
-            .and_then(|()| interface.check_shards(shards))
-            .map_err(dataplane::Error::from)?;
-        let defaults = SocketConfig::default();
-        // Many queues for few shards have fewer frames each.
-        let frames = defaults.frames * u32::from(shards) / queues;
-        let config = XdpConfig {
-            socket: SocketConfig {
-                queue: first,
-                frames: frames.clamp(FRAMES_MIN, defaults.frames),
-                ..defaults
-            },
-            listen: self.options.listen.clone(),
-            connections_max: self.options.connections_max,
-            extra_addresses: Vec::new(),
-        };
-        config.check(interface).map_err(dataplane::Error::from)?;
-        let memory_max_bytes = self.options.send_memory_bytes / usize::from(shards);
-        let change = |stack: &mut dataplane::tcp::Config| {
-            stack.memory_max_bytes = memory_max_bytes;
-            stack.send_queue_max_bytes = u32::try_from(SEND_QUEUE_BYTES).unwrap_or(u32::MAX);
-        };
-        let division = Division {
-            queues,
-            shards,
-            owner: &|group| self.plane.groups.owner(group),
-        };
-        let backends = Program::attach(interface, first + queues, Mode::Auto)
-            .and_then(|program| {
-                let program = Arc::new(program);
-                XdpBackend::open_all(interface, &config, &program, division, &change)
-            })
-            .map_err(dataplane::Error::from)?;
+    fn start_xdp(&mut self, queues: &XdpQueues) -> Result<(), LaunchError> {
+        let memory_max_bytes = self.options.send_memory_bytes / self.plane.mailboxes.len();
+        let owner = |group| self.plane.groups.owner(group);
+        let backends = queues.open(self.options, memory_max_bytes, &owner)?;
         for (shard, backend) in (0..).zip(backends) {
             let cache = self.cache(shard);
             self.shards
                 .start(self.shard_config(shard), move || Ok((backend, cache)))?;
         }
         Ok(())
+    }
+}
+
+/// Queues of an interface: `count` of them, from `first` on.
+struct XdpQueues {
+    interface: Interface,
+    first: u32,
+    count: u32,
+}
+
+impl XdpQueues {
+    /// The queue that was named, or all queues of the interface.
+    fn find(options: &Options, interface: &str, queue: Option<u32>) -> Result<Self, LaunchError> {
+        if let Some(queue) = queue
+            && options.cores.len() > 1
+        {
+            let interface = interface.to_owned();
+            return Err(LaunchError::ManyShards { interface, queue });
+        }
+        let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
+        let count = match queue {
+            Some(_) => 1,
+            None => interface.queues.receive.min(QUEUES_MAX),
+        };
+        Ok(Self {
+            interface,
+            first: queue.unwrap_or(0),
+            count,
+        })
+    }
+
+    /// Takes the queues from the kernel, for one backend a shard. `owner` says which shard has a
+    /// queue at first.
+    fn open(
+        &self,
+        options: &Options,
+        memory_max_bytes: usize,
+        owner: &dyn Fn(u16) -> u8,
+    ) -> Result<Vec<XdpBackend>, LaunchError> {
+        let (interface, shards) = (&self.interface, shards(options));
+        interface
+            .check_queue(self.first)
+            .and_then(|()| interface.check_shards(shards))
+            .map_err(dataplane::Error::from)?;
+        let defaults = SocketConfig::default();
+        // Many queues for few shards have fewer frames each.
+        let frames = defaults.frames * u32::from(shards) / self.count;
+        let config = XdpConfig {
+            socket: SocketConfig {
+                queue: self.first,
+                frames: frames.clamp(FRAMES_MIN, defaults.frames),
+                ..defaults
+            },
+            listen: options.listen.clone(),
+            connections_max: options.connections_max,
+            extra_addresses: Vec::new(),
+        };
+        config.check(interface).map_err(dataplane::Error::from)?;
+        let change = |stack: &mut dataplane::tcp::Config| {
+            stack.memory_max_bytes = memory_max_bytes;
+            stack.send_queue_max_bytes = u32::try_from(SEND_QUEUE_BYTES).unwrap_or(u32::MAX);
+        };
+        let division = Division {
+            queues: self.count,
+            shards,
+            owner,
+        };
+        let backends = Program::attach(interface, self.first + self.count, Mode::Auto)
+            .and_then(|program| {
+                let program = Arc::new(program);
+                XdpBackend::open_all(interface, &config, &program, division, &change)
+            })
+            .map_err(dataplane::Error::from)?;
+        Ok(backends)
     }
 }
 

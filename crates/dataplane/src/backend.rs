@@ -53,7 +53,8 @@ pub trait Backend {
     /// The network is gone for good.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Error>;
 
-    /// Wakes [`sleep`](Backend::sleep) when `wake`, an eventfd, is written to. Called once.
+    /// Wakes [`sleep`](Backend::sleep) when `wake`, an eventfd, is written to. Called by the shard
+    /// once. A backend that another one stands on is given its wake-up as well.
     ///
     /// # Errors
     /// The descriptor cannot be watched.

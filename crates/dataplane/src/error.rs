@@ -49,6 +49,14 @@ pub enum Error {
     /// AF_XDP cannot be used.
     #[error(transparent)]
     Xdp(crate::xdp::XdpError),
+    /// The other process of an isolated stack did what it may not.
+    #[error("the process of {side} broke the rules of the shared rings: {violation}")]
+    Rings {
+        /// Whose process.
+        side: crate::isolated::Side,
+        /// What it did.
+        violation: crate::isolated::Violation,
+    },
     /// A backend's own error.
     #[error("{0}")]
     Backend(String),
@@ -82,7 +90,10 @@ impl Error {
                 source.kind() == std::io::ErrorKind::PermissionDenied
             }
             Self::Xdp(error) => error.is_missing_privilege(),
-            Self::NoDescriptors { .. } | Self::Cpu { .. } | Self::Backend(_) => false,
+            Self::NoDescriptors { .. }
+            | Self::Cpu { .. }
+            | Self::Rings { .. }
+            | Self::Backend(_) => false,
         }
     }
 }

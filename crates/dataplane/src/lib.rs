@@ -21,6 +21,7 @@
 //! | [`file_lock`] | locks that last as long as an operation on the file is under way |
 //! | [`tcp`] | a TCP/IP stack of our own, without I/O |
 //! | [`xdp`] | the backend on AF_XDP, with that stack |
+//! | [`isolated`] | the application and that stack as two processes with shared rings |
 //! | [`uring`] | the backend on io_uring |
 //!
 //! `examples/echo.rs` is a whole server in 50 lines.
@@ -35,9 +36,11 @@ pub mod file_lock;
 pub mod groups;
 pub mod histogram;
 pub mod idle;
+pub mod isolated;
 pub mod launch;
 
 mod mailbox;
+mod mapping;
 pub mod metrics;
 pub mod sandbox;
 pub mod shard;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 /// What went wrong.
@@ -78,14 +79,27 @@ pub const FOR_RELOAD: &[libc::c_long] = &[
 /// # Errors
 /// The kernel refuses.
 pub fn drop_capabilities() -> Result<(), SandboxError> {
+    keep_capabilities(CapabilitySet::empty())
+}
+
+/// As [`drop_capabilities`], except for the capability to read any file, where the thread has it.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn drop_capabilities_except_reading() -> Result<(), SandboxError> {
+    keep_capabilities(CapabilitySet::DAC_READ_SEARCH)
+}
+
+fn keep_capabilities(kept: CapabilitySet) -> Result<(), SandboxError> {
     let failed = |error: rustix::io::Errno| SandboxError::Capabilities(error.into());
     rustix::thread::set_no_new_privs(true).map_err(failed)?;
-    let none = rustix::thread::CapabilitySets {
-        effective: rustix::thread::CapabilitySet::empty(),
-        permitted: rustix::thread::CapabilitySet::empty(),
-        inheritable: rustix::thread::CapabilitySet::empty(),
+    let has = rustix::thread::capabilities(None).map_err(failed)?;
+    let left = CapabilitySets {
+        effective: has.effective & kept,
+        permitted: has.permitted & kept,
+        inheritable: CapabilitySet::empty(),
     };
-    rustix::thread::set_capabilities(None, none).map_err(failed)
+    rustix::thread::set_capabilities(None, left).map_err(failed)
 }
 
 /// Lets all threads of the process make only the system calls that a running server needs, and

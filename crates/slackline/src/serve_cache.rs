@@ -1,10 +1,11 @@
 //! `slackline serve-cache`: arguments, and what the server says while it runs.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache_server::launch::{Network, Notice, Options};
+use cache_server::launch::{Isolation, Network, Notice, Options};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
@@ -22,6 +23,18 @@ pub(crate) struct Arguments {
     /// queue that nothing else uses. --listen needs an address of that interface then.
     #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]
     net: Network,
+    /// With --net xdp: put the TCP stack into a process of its own. The processes share rings in
+    /// memory. A bug in the server's parser then owns no raw interface. What it costs stands in
+    /// docs/serve-cache.md.
+    #[arg(long, conflicts_with = "no_sandbox")]
+    isolate_stack: bool,
+    /// With --isolate-stack: CPUs of the TCP stacks, one for each of --cores. By default any CPU. A
+    /// thread that has its CPU for itself spins as --idle says; one that shares it sleeps at once.
+    #[arg(long, value_name = "LIST", requires = "isolate_stack", value_parser = parse_cores)]
+    stack_cores: Option<Cores>,
+    /// Be the process of the TCP stack: --isolate-stack starts it.
+    #[arg(long, hide = true, requires = "isolate_stack")]
+    as_stack: bool,
     /// Address and port; repeatable. There is no password: listen on a trusted network only. A
     /// socket that systemd passes takes the place of all addresses.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
@@ -168,6 +181,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let objective = u64::from(arguments.objective_p99_us);
     let options = Options {
         network: arguments.net.clone(),
+        isolation: arguments.isolate_stack.then(|| isolation(arguments)),
         listen: arguments.listen.clone(),
         memory_bytes: usize::try_from(arguments.memory)?,
         cores: arguments
@@ -195,6 +209,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             .map(|ms| Duration::from_millis(ms.into())),
         is_sandboxed: !arguments.no_sandbox,
     };
+    if arguments.as_stack {
+        cache_server::launch::serve_stack(&options)?;
+        return Ok(Done::Positive);
+    }
     crate::descriptors::raise_limit_for(options.connections_max);
     let manager = ServiceManager::connect();
     let signal = cache_server::launch::serve(&options, &mut |notice| say(notice, &manager))?;
@@ -203,6 +221,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     } else {
         Done::Signal(signal)
     })
+}
+
+/// The process of the TCP stack: this program once more, with the same arguments.
+fn isolation(arguments: &Arguments) -> Isolation {
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let command = words.iter().position(|word| word == "serve-cache");
+    words.insert(command.map_or(0, |at| at + 1), "--as-stack".into());
+    Isolation {
+        // Also where the file has been replaced since the start.
+        program: "/proc/self/exe".into(),
+        arguments: words,
+        stack_cores: arguments
+            .stack_cores
+            .clone()
+            .map_or_else(Vec::new, |cores| cores.0),
+    }
 }
 
 fn say(notice: Notice, manager: &ServiceManager) {

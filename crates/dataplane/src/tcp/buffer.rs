@@ -50,17 +50,23 @@ impl Pool {
         }
     }
 
-    /// The largest buffer that can be had now; 0 if none can.
-    fn largest_bytes(&self) -> usize {
-        let fits = |size: &&usize| self.used_bytes + **size <= self.bound_bytes(**size);
-        SIZES_BYTES.iter().rev().find(fits).copied().unwrap_or(0)
+    /// Whether a buffer of `size` bytes can be had in place of one of `own` bytes.
+    const fn fits(&self, size: usize, own: usize) -> bool {
+        self.used_bytes.saturating_sub(own) + size <= self.bound_bytes(size)
     }
 
-    /// A buffer of at least `bytes` bytes. `None` at the bound, or if none is that large.
-    fn take(&mut self, bytes: usize) -> Option<Box<[u8]>> {
+    /// The largest buffer that can be had now in place of one of `own` bytes; 0 if none can.
+    fn largest_bytes(&self, own: usize) -> usize {
+        let mut sizes = SIZES_BYTES.iter().rev().copied();
+        sizes.find(|size| self.fits(*size, own)).unwrap_or(0)
+    }
+
+    /// A buffer of at least `bytes` bytes, in place of one of `own` bytes that is given back next.
+    /// `None` at the bound, or if none is that large.
+    fn take(&mut self, bytes: usize, own: usize) -> Option<Box<[u8]>> {
         let class = SIZES_BYTES.iter().position(|size| *size >= bytes)?;
         let size = SIZES_BYTES[class];
-        if self.used_bytes + size > self.bound_bytes(size) {
+        if !self.fits(size, own) {
             return None;
         }
         self.used_bytes += size;
@@ -121,10 +127,10 @@ impl ByteQueue {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
-    /// How many bytes [`ByteQueue::push`] would take now.
+    /// How many bytes [`ByteQueue::push`] would take now, in one piece or in several.
     pub(crate) fn space(&self, pool: &Pool, length_max: u32) -> u32 {
         let capacity = self.buffer_bytes();
-        let most = super::wire::length32(capacity.max(pool.largest_bytes()));
+        let most = super::wire::length32(capacity.max(pool.largest_bytes(capacity)));
         length_max.min(most).saturating_sub(self.length)
     }
 
@@ -133,13 +139,12 @@ impl ByteQueue {
     pub(crate) fn push(&mut self, pool: &mut Pool, bytes: &[u8], length_max: u32) -> usize {
         let room = length_max.saturating_sub(self.length);
         let mut count = bytes.len().min(index(room));
-        if count == 0 {
-            return 0;
+        if index(self.length) + count > self.buffer_bytes() {
+            count = count.min(index(self.space(pool, length_max)));
         }
         let wanted = index(self.length) + count;
-        let capacity = self.buffer_bytes();
-        if wanted > capacity && !self.grow(pool, wanted) {
-            count = capacity - index(self.length);
+        if wanted > self.buffer_bytes() && !self.grow(pool, wanted) {
+            count = self.buffer_bytes() - index(self.length);
         }
         let Some(buffer) = self.buffer.as_mut() else {
             return 0;
@@ -157,7 +162,7 @@ impl ByteQueue {
     }
 
     fn grow(&mut self, pool: &mut Pool, wanted: usize) -> bool {
-        let Some(mut buffer) = pool.take(wanted) else {
+        let Some(mut buffer) = pool.take(wanted, self.buffer_bytes()) else {
             return false;
         };
         let (first, second) = self.slices(0, self.length);
@@ -242,8 +247,11 @@ mod tests {
         let mut a = ByteQueue::default();
         let mut b = ByteQueue::default();
         let mut c = ByteQueue::default();
-        assert_eq!(a.push(&mut pool, &[1; 600], 2048), 0, "needs 2,048 bytes");
-        assert_eq!(a.push(&mut pool, &[1; 500], 2048), 500);
+        assert_eq!(
+            a.push(&mut pool, &[1; 600], 500),
+            500,
+            "more would need 2,048 bytes"
+        );
         assert_eq!(b.push(&mut pool, &[1; 500], 2048), 500);
         assert_eq!(c.push(&mut pool, &[1; 500], 2048), 0);
         assert_eq!(
@@ -270,7 +278,41 @@ mod tests {
         assert!(pool.used_bytes() <= 1 << 20);
     }
 
+    #[test]
+    fn what_there_is_space_for_is_taken_in_pieces_also_where_the_last_memory_goes() {
+        // Seven eighths of the pool are 14 buffers of 2 MiB.
+        let mut pool = Pool::new(16 << 21);
+        let mut large: Vec<ByteQueue> = (0..13).map(|_| ByteQueue::default()).collect();
+        for queue in &mut large {
+            assert_eq!(queue.push(&mut pool, &[0; 1_000_000], 1 << 21), 1_000_000);
+        }
+        let mut last = ByteQueue::default();
+        let pieces = [&b"VALUE b 0 1000000\r\n"[..], &[0; 1000], &[0; 999_000]];
+        for piece in pieces {
+            let space = last.space(&pool, 1 << 21);
+            assert!(index(space) > 1_000_000, "{space}");
+            assert_eq!(last.push(&mut pool, piece, 1 << 21), piece.len());
+        }
+        assert_eq!(pool.used_bytes(), 14 << 21);
+    }
+
     proptest! {
+        #[test]
+        fn space_is_what_pieces_take(
+            others in 0usize..1 << 20,
+            pieces in proptest::collection::vec(1usize..200_000, 1..20),
+        ) {
+            let mut pool = Pool::new(1 << 20);
+            pool.take_over(others);
+            let mut queue = ByteQueue::default();
+            let mut left = index(queue.space(&pool, 1 << 19));
+            for piece in pieces {
+                let taken = queue.push(&mut pool, &vec![0; piece], 1 << 19);
+                prop_assert_eq!(taken, piece.min(left));
+                left -= taken;
+            }
+        }
+
         #[test]
         fn behaves_as_a_deque(steps in proptest::collection::vec((0u32..3000, 0u32..3000), 1..60)) {
             let mut pool = Pool::new(1 << 20);

@@ -147,6 +147,12 @@ impl Stack {
         index(space)
     }
 
+    /// Bytes that a connection has queued and that its peer has not acknowledged.
+    pub fn queued_bytes(&self, flow: FlowId) -> usize {
+        self.get(flow)
+            .map_or(0, |connection| index(connection.queue.len()))
+    }
+
     /// The application is done with received bytes: the window opens by so many.
     pub fn receive_done(&mut self, flow: FlowId, bytes: usize) {
         if let Some((connection, context)) = self.get_mut(flow) {

@@ -32,6 +32,7 @@ pub use socket::{Attached, Mode, SocketConfig};
 use crate::api::{Calls, Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};
 use crate::error::Error;
+use crate::isolated::Queued;
 use crate::tcp::wire::Ip;
 use crate::tcp::{self, ChecksumPolicy, Config, Counters, Data, Directory, GROUPS_MAX, Stack};
 use queues::Queues;
@@ -104,7 +105,8 @@ pub struct XdpBackend {
     batch: Vec<Frame>,
     gathered: Vec<Vec<u8>>,
     events: Vec<tcp::Event>,
-    wake: Option<OwnedFd>,
+    /// What ends a sleep beside the sockets.
+    wakes: Vec<OwnedFd>,
     turns: u32,
     published: Arc<Mutex<Counters>>,
 }
@@ -200,7 +202,7 @@ impl XdpBackend {
             batch: Vec::with_capacity(256),
             gathered: Vec::new(),
             events: Vec::new(),
-            wake: None,
+            wakes: Vec::new(),
             turns: 0,
             published: Arc::default(),
         }
@@ -393,9 +395,8 @@ impl Backend for XdpBackend {
         let mut watched: Vec<PollFd<'_>> = sockets
             .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN))
             .collect();
-        if let Some(wake) = &self.wake {
-            watched.push(PollFd::new(wake, PollFlags::IN));
-        }
+        let wakes = self.wakes.iter();
+        watched.extend(wakes.map(|wake| PollFd::new(wake, PollFlags::IN)));
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(Error::Os {
@@ -410,7 +411,7 @@ impl Backend for XdpBackend {
             call: "dup",
             source,
         })?;
-        self.wake = Some(wake);
+        self.wakes.push(wake);
         Ok(())
     }
 
@@ -556,6 +557,12 @@ impl Calls for XdpCalls {
 
     fn abort(&mut self, flow: FlowId) {
         self.stack.abort(flow);
+    }
+}
+
+impl Queued for XdpCalls {
+    fn queued_bytes(&self, flow: FlowId) -> usize {
+        self.stack.queued_bytes(flow)
     }
 }
 

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::sys::Mapping;
+use crate::mapping::Mapping;
 
 /// One ring of a socket, of which this process is the producer or the consumer.
 #[derive(Debug)]

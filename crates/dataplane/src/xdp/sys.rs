@@ -3,63 +3,6 @@
 use std::ffi::{c_int, c_void};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
-
-/// Memory shared with the kernel. It is unmapped when dropped.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-// SAFETY: the mapping is plain memory, owned by this value alone; no thread keeps a pointer to it.
-unsafe impl Send for Mapping {}
-// SAFETY: shared references give out pointers only; whoever uses one says why that is sound.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Anonymous memory.
-    pub(super) fn anonymous(length: usize) -> Result<Mapping> {
-        Mapping::new(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    }
-
-    /// A ring of a socket.
-    pub(super) fn of_socket(socket: &OwnedFd, length: usize, offset: i64) -> Result<Mapping> {
-        Mapping::new(length, libc::MAP_SHARED, socket.as_raw_fd(), offset)
-    }
-
-    fn new(length: usize, flags: c_int, fd: c_int, offset: i64) -> Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = flags | libc::MAP_POPULATE;
-        // SAFETY: a null address lets the kernel choose one, so no existing mapping is replaced.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) };
-        if start == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::other("mapped at 0"))?;
-        Ok(Mapping { start, length })
-    }
-
-    pub(super) fn length(&self) -> usize {
-        self.length
-    }
-
-    /// The place `offset` bytes from the start, if a whole `T` fits there and is aligned.
-    pub(super) fn at<T>(&self, offset: usize) -> Option<NonNull<T>> {
-        let fits = offset.checked_add(size_of::<T>())? <= self.length;
-        // SAFETY: `offset` lies inside of the mapping, as `fits` says; else it is not used.
-        let place = fits.then(|| unsafe { self.start.add(offset) })?.cast::<T>();
-        place.is_aligned().then_some(place)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Mapping::new` with this length and is not used again.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
-    }
-}
 
 /// A socket of AF_XDP.
 pub(super) fn xdp_socket() -> Result<OwnedFd> {

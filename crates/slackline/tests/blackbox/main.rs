@@ -46,6 +46,7 @@ mod serve_block_manual;
 mod serve_block_plan;
 mod serve_block_scale;
 mod serve_cache;
+mod serve_cache_isolated;
 mod signals;
 mod throttle;
 mod toy;

@@ -20,7 +20,7 @@ fn start(arguments: &[&str]) -> Option<(Child, BufReader<std::process::ChildStde
     Some((child, messages))
 }
 
-fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -123,21 +123,21 @@ fn bad_input_is_named() {
 }
 
 /// Two network namespaces joined by a veth pair, removed when dropped.
-struct Wire {
-    server: String,
-    client: String,
+pub(crate) struct Wire {
+    pub(crate) server: String,
+    pub(crate) client: String,
 }
 
-const XDP_SERVER: &str = "10.79.0.2:11211";
+pub(crate) const XDP_SERVER: &str = "10.79.0.2:11211";
 
 impl Wire {
-    fn new(tag: &str) -> Option<Self> {
+    pub(crate) fn new(tag: &str) -> Option<Self> {
         Self::with_queues(tag, 1)
     }
 
     /// Each end has so many queues each way.
     #[expect(clippy::print_stdout, reason = "a skipped test says why")]
-    fn with_queues(tag: &str, queues: u32) -> Option<Self> {
+    pub(crate) fn with_queues(tag: &str, queues: u32) -> Option<Self> {
         let id = std::process::id();
         let wire = Self {
             server: format!("slcache-{tag}-{id}-s"),
@@ -165,13 +165,13 @@ impl Wire {
         Some(wire)
     }
 
-    fn inside(&self, namespace: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn inside(&self, namespace: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]).args(arguments);
         command
     }
 
-    fn serve(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn serve(&self, arguments: &[&str]) -> Command {
         let program = env!("CARGO_BIN_EXE_slackline");
         let mut command = self.inside(&self.server, &[program, "serve-cache"]);
         command.args(arguments).stderr(Stdio::piped());
@@ -179,7 +179,7 @@ impl Wire {
     }
 
     /// A server with these arguments, once it serves.
-    fn serving(&self, arguments: &[&str]) -> (Child, BufReader<ChildStderr>) {
+    pub(crate) fn serving(&self, arguments: &[&str]) -> (Child, BufReader<ChildStderr>) {
         let mut child = self.serve(arguments).spawn().unwrap();
         let mut messages = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -189,7 +189,7 @@ impl Wire {
     }
 
     /// What Linux's own TCP, in the client's namespace, gets for the bytes that `request` prints.
-    fn ask(&self, request: &str) -> String {
+    pub(crate) fn ask(&self, request: &str) -> String {
         let script = format!(
             "exec 3<>/dev/tcp/10.79.0.2/11211 && {{ {request}; }} >&3 && timeout 20 cat <&3"
         );
@@ -197,7 +197,7 @@ impl Wire {
         String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
     }
 
-    fn link(&self) -> String {
+    pub(crate) fn link(&self) -> String {
         let output = self.inside(&self.server, &["ip", "-details", "link", "show", "eth0"]);
         let output = { output }.output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
