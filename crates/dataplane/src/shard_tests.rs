@@ -118,6 +118,51 @@ fn start(
     std::thread::spawn(move || Shard::new(config, backend, Nothing, plane)?.run())
 }
 
+/// Sets its timer again whenever it comes, without a delay.
+struct Restless;
+
+impl Application for Restless {
+    type FlowState = ();
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
+        if let Event::Timer { token } = event {
+            context.set_timer(token, Duration::ZERO);
+        }
+    }
+    fn on_batch_end<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        context.set_timer(1, Duration::ZERO);
+    }
+    fn detach(&mut self, _flow: FlowId) {}
+    fn attach<C: Calls>(&mut self, _flow: FlowId, (): (), _context: &mut Context<'_, C>) {}
+}
+
+#[test]
+fn a_timer_without_a_delay_does_not_keep_the_turn_from_ending() {
+    let plane = Arc::new(Plane::new(1, 1).unwrap());
+    let backend = Fake {
+        flows: Arc::default(),
+        is_flooded: false,
+        polls_left: 1_000_000,
+        calls: FakeCalls,
+    };
+    let shard = {
+        let plane = Arc::clone(&plane);
+        let config = ShardConfig::default();
+        std::thread::spawn(move || {
+            Shard::new(config, backend, Restless, plane)?
+                .run()
+                .map(drop)
+        })
+    };
+    plane.drain(Duration::from_secs(60));
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !shard.is_finished() {
+        assert!(std::time::Instant::now() < end, "the turn does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(shard.join().unwrap().is_ok());
+}
+
 #[test]
 fn a_command_is_obeyed_under_a_load_that_never_ends() {
     let plane = Arc::new(Plane::new(1, 1).unwrap());
