@@ -10,11 +10,7 @@ use crate::{cargo, install, step};
 /// The tests that write a page of the reference, where it is not what the code says.
 const REFERENCE: &[(&str, &[&str])] = &[
     (
-        "specification and report",
-        &["--package", "tuner", "--test", "schema_pages"],
-    ),
-    (
-        "command line and API",
+        "schemas, command line, API",
         &["--package=slackline", "--bin=slackline", "the_reference"],
     ),
     (

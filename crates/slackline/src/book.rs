@@ -29,6 +29,9 @@ const BLOCKS: &[&str] = &[r#"
     device = [{ path = "/dev/nvme1n1" }]
     tenant = [{ export = "db", device = "/dev/nvme1n1" }]
 "#];
+const ISOLATE: &[&str] = &[r#"
+    service = { unit = "app.service", objective = { p99_ms = 5 }, latency = { wire = { port = 80 } } }
+"#];
 const WORKERS: &[&str] = &[r#"nats = { url = "tls://nats.example:4222" }"#];
 
 /// What is wrong on a page.
@@ -137,6 +140,7 @@ fn check_file(block: &Block) -> Result<(), String> {
     let bases = match kind {
         "experiment" => EXPERIMENTS,
         "blocks" => BLOCKS,
+        "isolate" => ISOLATE,
         "worker" => WORKERS,
         _ => &[],
     };

@@ -1,5 +1,7 @@
 //! Pages of the manual that the code itself writes. `cargo xtask docs` writes them anew.
 
+mod schema;
+
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -29,7 +31,7 @@ fn the_reference_of_the_command_line_is_up_to_date() {
 
 #[test]
 fn the_exit_codes_of_the_manual_are_those_of_the_help() {
-    let page = include_str!("../../../docs/operations.md");
+    let page = include_str!("../../../../docs/operations.md");
     let codes = crate::EXIT_CODES.strip_prefix("Exit codes: ").unwrap();
     for line in codes.trim_end_matches('.').split("; ") {
         let (code, meaning) = line.split_once(' ').unwrap();

@@ -1,15 +1,12 @@
-//! `docs/specification.md` has every key of the specification's JSON Schema, with an example, and
-//! `docs/report-fields.md` every field of a report.
-//!
-//! After a change of either, `cargo xtask docs` writes the pages anew.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Pages that are made from a JSON Schema: every key of the specification and of `isolate`'s
+//! configuration, with an example each, and every field of a report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde_json::Value;
+
+use super::check_page;
 
 const SPECIFICATION: &str = "# Every key of an experiment's specification
 
@@ -23,8 +20,14 @@ const REPORT: &str = "# Every field of a report
 that `slackline schema --report` prints. A field that is not required may be missing.
 ";
 
-/// The examples of the specification's tables.
-const EXAMPLES: &str = include_str!("specification_examples.md");
+const ISOLATE: &str = "# Every key of `isolate`'s configuration
+
+[isolate](isolate.md) explains how the parts work together. This page lists every table and key, made from the JSON Schema that
+`slackline isolate schema` prints. You may leave a key out, unless it is required. Below each table are examples of its keys.
+";
+
+const SPECIFICATION_EXAMPLES: &str = include_str!("specification_examples.md");
+const ISOLATE_EXAMPLES: &str = include_str!("isolate_examples.md");
 
 /// A page that is made from a schema.
 struct Maker<'a> {
@@ -35,6 +38,8 @@ struct Maker<'a> {
     elsewhere: Vec<String>,
     /// By heading.
     examples: BTreeMap<&'a str, &'a str>,
+    /// What its examples are a part of: see the marks in CONTRIBUTING.md.
+    mark: &'a str,
     /// Definitions that are on the page.
     seen: Vec<String>,
     page: String,
@@ -68,6 +73,32 @@ fn table(property: &Value, path: &str, is_toml: bool) -> Option<(String, String,
         true => (name, path.clone(), format!("[{path}.NAME]")),
         false => (name, format!("{path}.NAME"), format!("{path}.NAME")),
     })
+}
+
+/// The definition of this name. A list of it, or one of it, is it.
+fn definition<'a>(schema: &'a Value, name: &'a str) -> (&'a str, &'a Value) {
+    let found = &schema["$defs"][name];
+    let first = &found["anyOf"][0]["$ref"];
+    match first.as_str().and_then(|it| it.strip_prefix("#/$defs/")) {
+        Some(other) => definition(schema, other),
+        None => (name, found),
+    }
+}
+
+/// The keys of a definition, and those of each of its alternatives.
+fn keys(definition: &Value) -> Vec<(&String, Value)> {
+    let own = definition["properties"].as_object().into_iter().flatten();
+    let own = own.map(|(key, property)| (key, property.clone()));
+    let alternatives = definition["oneOf"].as_array().into_iter().flatten();
+    let theirs = alternatives.flat_map(|it| {
+        let properties = it["properties"].as_object().into_iter().flatten();
+        properties.map(|(key, property)| {
+            let mut property = property.clone();
+            property["description"] = it["description"].clone();
+            (key, property)
+        })
+    });
+    own.chain(theirs).collect()
 }
 
 /// What may stand for a property.
@@ -144,13 +175,13 @@ impl Maker<'_> {
         page.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
         let required = definition["required"].as_array().cloned();
         let required = required.unwrap_or_default();
-        for (key, property) in definition["properties"].as_object().into_iter().flatten() {
+        for (key, property) in keys(definition) {
             let default = match &property["default"] {
                 _ if required.iter().any(|it| it == key) => "required".to_owned(),
                 Value::Null | Value::Object(_) => String::new(),
                 value => format!("`{value}`"),
             };
-            let mut kind = kind(self.schema, property);
+            let mut kind = kind(self.schema, &property);
             if !self.is_toml {
                 kind = kind.replace("table", "object");
             }
@@ -163,29 +194,31 @@ impl Maker<'_> {
             );
         }
         if let Some(examples) = self.examples.get(heading) {
-            let marked = examples.replace("```toml", "<!-- experiment, in part -->\n```toml");
+            let marked = format!("<!-- {}, in part -->\n```toml", self.mark);
+            let marked = examples.replace("```toml", &marked);
             let _ = write!(page, "\n{marked}\n");
         }
     }
 
     /// The sections in the order of the schema, each table after the key that leads to it.
-    fn walk(&mut self, path: &str, definition: &Value) {
-        for (key, property) in definition["properties"].as_object().into_iter().flatten() {
+    fn walk(&mut self, path: &str, table_of: &Value) {
+        for (key, property) in keys(table_of) {
             let path = match path {
                 "" => key.clone(),
                 path => format!("{path}.{key}"),
             };
-            let Some((name, path, heading)) = table(property, &path, self.is_toml) else {
+            let Some((name, path, heading)) = table(&property, &path, self.is_toml) else {
                 continue;
             };
-            let found = self.schema["$defs"][&name].clone();
+            let (name, found) = definition(self.schema, &name);
+            let name = name.to_owned();
             let is_known = self.seen.contains(&name) || self.elsewhere.contains(&name);
-            if !found["properties"].is_object() || is_known {
+            if keys(found).is_empty() || is_known {
                 continue;
             }
             self.seen.push(name);
-            self.section(&format!("`{heading}`"), &found);
-            self.walk(&path, &found);
+            self.section(&format!("`{heading}`"), found);
+            self.walk(&path, found);
         }
     }
 
@@ -199,21 +232,6 @@ impl Maker<'_> {
     }
 }
 
-/// The page is what the manual has. With `SLACKLINE_WRITE_DOCS` it is written first.
-fn check_page(name: &str, page: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../docs")
-        .join(name);
-    if std::env::var_os("SLACKLINE_WRITE_DOCS").is_some() {
-        std::fs::write(&file, page).unwrap();
-    }
-    let kept = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        kept == page,
-        "docs/{name} is older than the schema: run cargo xtask docs"
-    );
-}
-
 /// None is lost on the way: each definition's keys are on the page.
 fn check_keys(page: &str, schema: &Value, elsewhere: &[String]) {
     let definitions = schema["$defs"].as_object().unwrap();
@@ -221,7 +239,7 @@ fn check_keys(page: &str, schema: &Value, elsewhere: &[String]) {
         .iter()
         .filter(|(name, _)| !elsewhere.contains(name));
     for (name, definition) in own.chain([(&"the top".to_owned(), schema)]) {
-        for (key, _) in definition["properties"].as_object().into_iter().flatten() {
+        for (key, _) in keys(definition) {
             assert!(
                 page.contains(&format!("| `{key}` |")),
                 "{name}.{key} is not in the manual"
@@ -230,32 +248,48 @@ fn check_keys(page: &str, schema: &Value, elsewhere: &[String]) {
     }
 }
 
-fn examples() -> BTreeMap<&'static str, &'static str> {
-    let sections = EXAMPLES.split("\n## ").skip(1);
+/// By the headings of the page that they are for.
+fn examples(text: &str) -> BTreeMap<&str, &str> {
+    let sections = text.split("\n## ").skip(1);
     let sections = sections.map(|it| it.split_once('\n').unwrap());
     sections
         .map(|(heading, text)| (heading, text.trim()))
         .collect()
 }
 
-#[test]
-fn every_key_is_in_the_manual() {
-    let schema = tuner::spec::schema();
+/// A page of a file's keys, with examples.
+fn check_file(name: &str, head: &str, schema: &Value, mark: &str, text: &str) {
     let maker = Maker {
-        schema: &schema,
+        schema,
         is_toml: true,
         elsewhere: Vec::new(),
-        examples: examples(),
+        examples: examples(text),
+        mark,
         seen: Vec::new(),
         page: String::new(),
     };
-    let page = maker.page(SPECIFICATION, "The top of the file");
-    check_page("specification.md", &page);
-    check_keys(&page, &schema, &[]);
+    let page = maker.page(head, "The top of the file");
+    check_page(name, &page);
+    check_keys(&page, schema, &[]);
+    check_examples(&page, examples(text));
 }
 
 #[test]
-fn every_field_of_a_report_is_in_the_manual() {
+fn the_reference_of_the_specification_is_up_to_date() {
+    let schema = tuner::spec::schema();
+    let (name, examples) = ("specification.md", SPECIFICATION_EXAMPLES);
+    check_file(name, SPECIFICATION, &schema, "experiment", examples);
+}
+
+#[test]
+fn the_reference_of_isolate_is_up_to_date() {
+    let schema = isolate_run::schema();
+    let (name, examples) = ("isolate-keys.md", ISOLATE_EXAMPLES);
+    check_file(name, ISOLATE, &schema, "isolate", examples);
+}
+
+#[test]
+fn the_reference_of_a_report_is_up_to_date() {
     let schema = tuner::report::schema();
     let specification = tuner::spec::schema();
     let names = specification["$defs"].as_object().unwrap().keys().cloned();
@@ -265,6 +299,7 @@ fn every_field_of_a_report_is_in_the_manual() {
         is_toml: false,
         elsewhere: elsewhere.clone(),
         examples: BTreeMap::new(),
+        mark: "",
         seen: Vec::new(),
         page: String::new(),
     };
@@ -291,13 +326,8 @@ fn tables<'a>(value: &'a toml::Value, path: &[&str], found: &mut Vec<&'a toml::T
     }
 }
 
-#[test]
-fn every_key_has_an_example() {
-    let page = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/specification.md"),
-    );
-    let page = page.unwrap();
-    let mut examples = examples();
+/// Each key of a table has an example in the table's section, and there is no other section.
+fn check_examples(page: &str, mut examples: BTreeMap<&str, &str>) {
     let mut missing = Vec::new();
     for section in page.split("\n## ").skip(1) {
         let (heading, text) = section.split_once('\n').unwrap();
