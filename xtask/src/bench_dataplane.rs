@@ -20,9 +20,10 @@ const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
-  batch (a bound of 1, 64, adaptive); all by default. The JSON file keeps the parts that do not run
+  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not); all by
+  default. The JSON file keeps the parts that do not run
 ";
-const PARTS: [&str; 5] = ["echo", "tail", "cache", "objective", "batch"];
+const PARTS: [&str; 6] = ["echo", "tail", "cache", "objective", "batch", "isolated"];
 /// The 99th percentile that the part `objective` allows, in microseconds.
 const OBJECTIVE_P99_US: f64 = 500.0;
 /// Rates that the part `objective` tries for each server in each round, by halving.
@@ -114,7 +115,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "tail" => bench.tail()?,
             "cache" => bench.cache(),
             "objective" => bench.objective(),
-            _ => bench.batch()?,
+            "batch" => bench.batch()?,
+            _ => bench.isolated()?,
         }
         let text = serde_json::to_string_pretty(&bench.rows)?;
         std::fs::write(&json, text + "\n")?;
@@ -481,6 +483,40 @@ impl Bench {
         });
         Ok(())
     }
+
+    /// The cache with its TCP stack in the same process, and in one of its own: on the same CPU,
+    /// and on another one where neither server nor client runs.
+    fn isolated(&mut self) -> anyhow::Result<()> {
+        let command = |stack_cpu: &str| {
+            let cache = self.example("cache");
+            let command = format!("{cache} {SERVER}:{PORT} 1024 0 learn {INTERFACE} {stack_cpu}");
+            command.trim_end().split(' ').map(str::to_owned).collect()
+        };
+        let mut servers: Vec<Start<'static>> = vec![
+            ("one process", command("")),
+            ("two processes, one CPU", command("0")),
+        ];
+        if std::thread::available_parallelism()?.get() > 2 {
+            servers.push(("two processes, two CPUs", command("2")));
+        }
+        for (shape, connections) in [
+            ("memtier", 1),
+            ("memtier", 64),
+            ("memtier", 1000),
+            ("etc", 64),
+        ] {
+            let load = format!("{shape}, {connections} connections");
+            self.compare("isolated", &load, &servers, |bench, _| {
+                bench.load(shape, connections, 0.0).map(Some)
+            });
+        }
+        let most = self.most(&servers[1], "memtier")?;
+        let load = format!("half of {most:.0}/s");
+        self.compare("isolated", &load, &servers, |bench, _| {
+            bench.load("memtier", 64, most / 2.0).map(Some)
+        });
+        Ok(())
+    }
 }
 
 /// A command on the servers' CPU.
@@ -540,6 +576,7 @@ fn control(part: &str) -> &'static str {
     match part {
         "echo" | "tail" => "epoll-spin",
         "cache" | "objective" => "memcached",
+        "isolated" => "one process",
         _ => "bound 64",
     }
 }

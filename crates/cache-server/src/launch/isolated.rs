@@ -55,15 +55,19 @@ fn memory_bytes(options: &Options) -> usize {
     share.max(2 * SEND_QUEUE_BYTES)
 }
 
-/// What a shard does while idle, on one of the two sides. Where two threads have the same CPU, one
-/// that spins would keep the other from running.
-fn idle(options: &Options, cpu: Option<usize>) -> IdlePolicy {
-    let stacks = options.isolation.iter().flat_map(|own| &own.stack_cores);
-    let threads = options.cores.iter().chain(stacks);
-    match threads.filter(|&&other| Some(other) == cpu).count() {
-        0 | 1 => options.idle,
+/// What a thread does while idle, where all threads of both processes have these CPUs. One that
+/// spins would keep another one of the same CPU from running.
+fn idle(wanted: IdlePolicy, all: &[usize], own: Option<usize>) -> IdlePolicy {
+    match all.iter().filter(|&&cpu| Some(cpu) == own).count() {
+        0 | 1 => wanted,
         _ => IdlePolicy::Sleep,
     }
+}
+
+/// The CPUs of all threads of both processes.
+fn cpus(options: &Options) -> Vec<usize> {
+    let stacks = options.isolation.iter().flat_map(|own| &own.stack_cores);
+    options.cores.iter().chain(stacks).copied().collect()
 }
 
 /// Starts the stack's process, and serves as the application.
@@ -85,12 +89,14 @@ pub(super) fn serve(
         command.arg0(name);
     }
     let stack = StackProcess::start(command)?;
-    for (shard, rings) in (0..).zip(stack.rings(RING_BYTES)?) {
+    let cpus = cpus(options);
+    for (shard, rings) in (0..).zip(stack.rings(shards, RING_BYTES)?) {
         let side = ApplicationSide::new(rings, limits(options))?;
         let cache = server.cache(shard);
+        let own = server.shard_config(shard);
         let config = ShardConfig {
-            idle: idle(options, server.shard_config(shard).cpu),
-            ..server.shard_config(shard)
+            idle: idle(options.idle, &cpus, own.cpu),
+            ..own
         };
         server.shards.start(config, move || Ok((side, cache)))?;
     }
@@ -158,15 +164,16 @@ impl Stacks {
         if options.is_sandboxed {
             sandbox::drop_capabilities()?;
         }
-        let cpus = options.isolation.iter().flat_map(|own| &own.stack_cores);
-        let mut cpus = cpus.copied();
+        let all = cpus(options);
+        let stacks = options.isolation.iter().flat_map(|own| &own.stack_cores);
+        let mut stacks = stacks.copied();
         for (id, side) in (0..).zip(self.sides) {
-            let cpu = cpus.next();
+            let cpu = stacks.next();
             let config = ShardConfig {
                 id,
                 cpu,
                 batch: BatchPolicy::Fixed(options.fixed_batch.unwrap_or(BOUND_MAX)),
-                idle: idle(options, cpu),
+                idle: idle(options.idle, &all, cpu),
             };
             running.start(config, move || Ok((side, NoApplication)))?;
         }
@@ -184,5 +191,19 @@ impl Stacks {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_shares_its_cpu_does_not_spin() {
+        let spin = |all: &[usize], own| idle(IdlePolicy::Spin, all, own);
+        assert_eq!(spin(&[0, 1, 2, 1], Some(0)), IdlePolicy::Spin);
+        assert_eq!(spin(&[0, 1, 2, 1], Some(1)), IdlePolicy::Sleep);
+        // Who may run anywhere finds a place.
+        assert_eq!(spin(&[0, 0], None), IdlePolicy::Spin);
     }
 }

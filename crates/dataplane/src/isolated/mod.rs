@@ -132,8 +132,13 @@ impl Rings {
     /// the usual size.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors for them.
+    /// The size cannot be, or the kernel has no memory or no descriptors for them.
     pub fn new(ring_bytes: usize) -> Result<Rings, Error> {
+        if !ring_bytes.is_power_of_two() || ring_bytes < 2 * ring::PAYLOAD_MAX_BYTES {
+            return Err(Error::Backend(format!(
+                "a ring of {ring_bytes} bytes: a power of two from 65536 on is needed"
+            )));
+        }
         let wake = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             eventfd(0, flags).map_err(|error| Error::Os {

@@ -146,11 +146,11 @@ impl StackProcess {
         })
     }
 
-    /// Waits until the interface is open, and takes the rings of all shards.
+    /// Waits until the interface is open, and takes the rings of so many shards.
     ///
     /// # Errors
     /// The stack's process refuses, ends, or does something else.
-    pub fn rings(&self, ring_bytes: usize) -> Result<Vec<Rings>, ProcessError> {
+    pub fn rings(&self, shards: usize, ring_bytes: usize) -> Result<Vec<Rings>, ProcessError> {
         let mut rings = Vec::new();
         loop {
             let (message, descriptors) = self.receive()?;
@@ -158,20 +158,22 @@ impl StackProcess {
                 return Err(self.end_of());
             };
             match (kind, <[OwnedFd; DESCRIPTORS]>::try_from(descriptors)) {
-                (RINGS, Ok([memory, wake_application, wake_stack])) => rings.push(Rings {
-                    memory,
-                    wake_application,
-                    wake_stack,
-                    ring_bytes,
-                }),
-                (OPEN, Err(_)) => return Ok(rings),
+                (RINGS, Ok([memory, wake_application, wake_stack])) if rings.len() < shards => {
+                    rings.push(Rings {
+                        memory,
+                        wake_application,
+                        wake_stack,
+                        ring_bytes,
+                    });
+                }
+                (OPEN, Err(_)) if rings.len() == shards => return Ok(rings),
                 (REFUSED | FORBIDDEN, Err(_)) => {
                     return Err(ProcessError::Refused {
                         text: String::from_utf8_lossy(text).into_owned(),
                         is_missing_privilege: kind == FORBIDDEN,
                     });
                 }
-                _ => return Err(self.strange("it sends an unknown message")),
+                _ => return Err(self.strange("it sends another message than expected")),
             }
         }
     }

@@ -386,3 +386,11 @@ fn a_side_that_sleeps_is_woken() {
     });
     assert!(began.elapsed() < Duration::from_secs(10));
 }
+
+#[test]
+fn a_ring_has_a_size_that_works() {
+    for wrong in [0, 4096, SMALL_RING / 2, SMALL_RING + 8, 3 * SMALL_RING] {
+        let error = Rings::new(wrong).unwrap_err().to_string();
+        assert!(error.contains("a power of two from 65536 on"), "{error}");
+    }
+}
