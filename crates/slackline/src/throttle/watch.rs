@@ -63,7 +63,7 @@ pub(crate) struct Watched {
 pub(crate) fn process_number(text: &str) -> Result<u32, String> {
     let numbers = text.split_whitespace().count();
     match text.trim().parse() {
-        Ok(pid) if pid > 0 => Ok(pid),
+        Ok(pid) => Ok(pid),
         _ if numbers == 0 => {
             Err("the number of a process is missing: does the program run?".to_owned())
         }
