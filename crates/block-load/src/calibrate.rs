@@ -26,8 +26,8 @@ const KEPT_UP: f64 = 0.9;
 const READS_MIN: u64 = 40;
 
 /// The device is at rest where the 95th percentile of reads, one at a time, is at most this many
-/// times the lowest one that was seen, in so many looks one after another. Disks of virtual machines
-/// and flash that collects garbage stay slow for seconds after many writes.
+/// times the lowest one that was seen, in so many looks one after another. Disks of virtual
+/// machines and flash that collects garbage stay slow for seconds after many writes.
 const AT_REST: f64 = 3.0;
 const LOOKS: u32 = 4;
 const LOOK_MAX: Duration = Duration::from_millis(500);

@@ -224,8 +224,8 @@ impl<'a, C: Calls> Context<'a, C> {
         self.now
     }
 
-    /// Asks for [`Event::Timer`] with `token` after `delay`, in a later turn. A token has one timer:
-    /// setting it again replaces it.
+    /// Asks for [`Event::Timer`] with `token` after `delay`, in a later turn. A token has one
+    /// timer: setting it again replaces it.
     pub fn set_timer(&mut self, token: u64, delay: Duration) {
         // A timer of this turn that is set again whenever it comes would keep the turn from ending.
         let later = self.now.after(delay.max(Duration::from_nanos(1)));

@@ -261,8 +261,8 @@ fn group_file(roots: &Roots, controller: &str, file: &str, since: (u32, u32)) ->
     has_group_with(roots, directory, file, since)
 }
 
-/// Whether the groups in `directory` have a file that Linux has `since` that version. Where there is
-/// no group yet, the kernel's version decides.
+/// Whether the groups in `directory` have a file that Linux has `since` that version. Where there
+/// is no group yet, the kernel's version decides.
 fn has_group_with(roots: &Roots, directory: &Path, file: &str, since: (u32, u32)) -> Found {
     let groups: Vec<_> = fs::read_dir(directory)
         .map_err(|error| format!("{}: {error}", directory.display()))?

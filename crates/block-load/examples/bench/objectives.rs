@@ -197,8 +197,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until the disk is calm for `seconds`, or says that it is not. `fastest_us` is the p95 of
-    /// the fastest second so far.
+    /// Waits until the disk is calm for `seconds`, or says that it is not. `fastest_us` is the p95
+    /// of the fastest second so far.
     fn wait_until_calm(&self, path: &Path, seconds: u64, fastest_us: &mut f64) -> Fallible<()> {
         let arrivals = Arrivals::Open {
             iops: CALM_IOPS,
