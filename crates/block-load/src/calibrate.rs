@@ -454,6 +454,7 @@ mod tests {
     fn a_load_begins_when_the_device_is_at_rest() {
         let mut short = plan(&[100]);
         short.duration = Duration::from_millis(60);
+        let long = Duration::from_secs(20);
         let waited = |until: u64, rest_max: Duration| {
             let mut slow = Slow {
                 memory: Memory::new(1 << 20),
@@ -462,19 +463,19 @@ mod tests {
                 until,
             };
             let mut plan = short.clone();
-            plan.rest_max = rest_max;
+            plan.rest_max = long;
             let mut rest = Rest {
                 lowest_us: f64::INFINITY,
                 looks: 0,
             };
             assert_eq!(rest.wait(&mut slow, &plan).unwrap(), None);
             let looks = rest.looks;
+            plan.rest_max = rest_max;
             slow.from = slow.answers;
             slow.until = slow.answers.saturating_add(until);
             let why = rest.wait(&mut slow, &plan).unwrap();
             (why, rest.looks - looks)
         };
-        let long = Duration::from_secs(20);
         // 200 answers of a millisecond each are more than two looks.
         let (why, looks) = waited(200, long);
         assert!(why.is_none() && looks > u64::from(LOOKS), "{why:?} {looks}");
