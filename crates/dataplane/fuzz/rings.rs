@@ -172,20 +172,6 @@ impl Backend for Stack {
         0
     }
     fn abort_all(&mut self) {}
-    fn begin_departure(&mut self, _: u16) {}
-    fn take_departed(&mut self) -> Option<(FlowId, u16, ())> {
-        None
-    }
-    fn is_departing(&self) -> bool {
-        false
-    }
-    fn arrive(&mut self, _: u16, (): ()) -> Option<FlowId> {
-        None
-    }
-    fn take_foreign(&mut self) -> Option<(u16, ())> {
-        None
-    }
-    fn knock(&mut self, _: u16, (): ()) {}
 }
 
 /// A place and a word of a hostile process: positions, the first records, or anywhere.

@@ -69,13 +69,19 @@ pub trait Backend {
     /// Closes every flow at once.
     fn abort_all(&mut self);
 
+    // What follows is for flows that move between shards. Without it they stay where they are.
+
     /// Begins to move a flow group away: its flows receive nothing more here. Called once a group;
     /// afterwards [`take_departed`](Backend::take_departed) gives the flows as they become free.
-    fn begin_departure(&mut self, group: u16);
+    fn begin_departure(&mut self, group: u16) {
+        let _ = group;
+    }
 
     /// Next flow that is ready to leave: no event and no transmission of it is pending. The
     /// identifier is no longer valid here afterwards.
-    fn take_departed(&mut self) -> Option<(FlowId, u16, Self::Transfer)>;
+    fn take_departed(&mut self) -> Option<(FlowId, u16, Self::Transfer)> {
+        None
+    }
 
     /// Next departing group whose flows have all left: what belongs to the group beside its flows.
     /// `None` where nothing does.
@@ -90,16 +96,25 @@ pub trait Backend {
     }
 
     /// Whether a departing group, or flows of it, are still here.
-    fn is_departing(&self) -> bool;
+    fn is_departing(&self) -> bool {
+        false
+    }
 
     /// Takes a flow from another shard. `None` if the table of flows is full: the flow is closed.
-    fn arrive(&mut self, group: u16, transfer: Self::Transfer) -> Option<FlowId>;
+    fn arrive(&mut self, group: u16, transfer: Self::Transfer) -> Option<FlowId> {
+        drop((group, transfer));
+        None
+    }
 
     /// Next connection that was accepted here, or frame that came here, but whose group another
     /// shard owns.
-    fn take_foreign(&mut self) -> Option<(u16, Self::Transfer)>;
+    fn take_foreign(&mut self) -> Option<(u16, Self::Transfer)> {
+        None
+    }
 
     /// What another shard took for this one: a new connection, of which [`Event::Knock`] follows,
     /// or a frame.
-    fn knock(&mut self, group: u16, transfer: Self::Transfer);
+    fn knock(&mut self, group: u16, transfer: Self::Transfer) {
+        drop((group, transfer));
+    }
 }

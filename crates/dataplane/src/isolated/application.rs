@@ -486,26 +486,4 @@ impl Backend for ApplicationSide {
     }
 
     // Flows stay on their shard: the stacks' process divides the queues once, at the start.
-
-    fn begin_departure(&mut self, _group: u16) {}
-
-    fn take_departed(&mut self) -> Option<(FlowId, u16, Self::Transfer)> {
-        None
-    }
-
-    fn is_departing(&self) -> bool {
-        false
-    }
-
-    fn arrive(&mut self, _group: u16, transfer: Self::Transfer) -> Option<FlowId> {
-        match transfer {}
-    }
-
-    fn take_foreign(&mut self) -> Option<(u16, Self::Transfer)> {
-        None
-    }
-
-    fn knock(&mut self, _group: u16, transfer: Self::Transfer) {
-        match transfer {}
-    }
 }

@@ -439,20 +439,6 @@ where
 
     // Flows stay on their shard, and frames may come by another one's queue.
 
-    fn begin_departure(&mut self, _group: u16) {}
-
-    fn take_departed(&mut self) -> Option<(FlowId, u16, Self::Transfer)> {
-        None
-    }
-
-    fn is_departing(&self) -> bool {
-        false
-    }
-
-    fn arrive(&mut self, _group: u16, _transfer: Self::Transfer) -> Option<FlowId> {
-        None
-    }
-
     fn take_foreign(&mut self) -> Option<(u16, Self::Transfer)> {
         self.backend.take_foreign()
     }

@@ -157,20 +157,6 @@ impl Backend for Fake {
     fn abort_all(&mut self) {
         self.has_aborted_all = true;
     }
-    fn begin_departure(&mut self, _group: u16) {}
-    fn take_departed(&mut self) -> Option<(FlowId, u16, ())> {
-        None
-    }
-    fn is_departing(&self) -> bool {
-        false
-    }
-    fn arrive(&mut self, _group: u16, (): ()) -> Option<FlowId> {
-        None
-    }
-    fn take_foreign(&mut self) -> Option<(u16, ())> {
-        None
-    }
-    fn knock(&mut self, _group: u16, (): ()) {}
 }
 
 fn fake() -> Fake {
