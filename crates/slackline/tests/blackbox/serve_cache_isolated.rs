@@ -58,6 +58,13 @@ impl Server {
         self.messages.read_to_string(&mut said).unwrap();
         (code, said)
     }
+
+    /// Ends both processes by SIGTERM, which is no failure.
+    fn drain(self) {
+        signal(&self.application, "-TERM");
+        let (code, said) = self.wait();
+        assert_eq!(code, Some(0), "{said}");
+    }
 }
 
 impl Drop for Server {
@@ -164,9 +171,7 @@ fn two_processes_serve_as_one_does() {
         assert!(answer.contains(&expected), "{number}");
     }
 
-    signal(&server.application, "-TERM");
-    let (code, said) = server.wait();
-    assert_eq!(code, Some(0), "{said}");
+    server.drain();
     assert_eq!(wire.link(), before);
 }
 
@@ -333,9 +338,7 @@ fn a_client_that_reads_nothing_holds_bounded_memory_and_keeps_nobody_waiting() {
     }
     let answer = wire.ask(late);
     assert_eq!(answer.matches('x').count(), 5_000_000);
-    signal(&server.application, "-TERM");
-    let (code, said) = server.wait();
-    assert_eq!(code, Some(0), "{said}");
+    server.drain();
 }
 
 #[test]
@@ -353,9 +356,7 @@ fn several_stacks_serve_several_queues() {
         let expected = format!("STORED\r\nVALUE {key} 0 1\r\n{key}\r\nEND\r\n");
         assert_eq!(answer, expected);
     }
-    signal(&server.application, "-TERM");
-    let (code, said) = server.wait();
-    assert_eq!(code, Some(0), "{said}");
+    server.drain();
     assert_eq!(wire.link(), before);
 }
 
