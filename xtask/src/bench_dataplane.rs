@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::ip;
-use crate::{cargo, install, step};
+use crate::{cargo, install, step, target_directory};
 
 const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N]
@@ -124,10 +124,6 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     std::fs::write(results.join("dataplane.svg"), picture(&bench.rows))?;
     print!("{}", table(&bench.rows));
     Ok(ExitCode::SUCCESS)
-}
-
-fn target_directory(root: &Path) -> PathBuf {
-    root.join(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from))
 }
 
 /// Builds, makes the namespaces, and runs the bench in the client's.

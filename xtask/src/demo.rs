@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{build_release, install, step};
+use crate::{build_release, install, step, target_directory};
 
 /// The example of the demonstration.
 const DEMO_SPEC: &str = "examples/nginx-workers/experiment.toml";
@@ -14,7 +14,7 @@ const DEMO_SPEC: &str = "examples/nginx-workers/experiment.toml";
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     install::install(install::DEMO)?;
     let binary = build_release(root)?;
-    let report = root.join("target/demo-report.json");
+    let report = target_directory(root).join("demo-report.json");
     let mut tune = tune_command(root, &binary, Path::new(DEMO_SPEC), &report);
     println!("\n==> {}", line_of(&tune));
     let start = std::time::Instant::now();

@@ -170,6 +170,11 @@ fn cargo() -> std::process::Command {
     command
 }
 
+/// Where cargo builds.
+fn target_directory(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from))
+}
+
 /// Builds the release binary and gives its path.
 fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
     let mut build = cargo();
@@ -179,11 +184,7 @@ fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
     if !step::run("build slackline (release)", &mut build)? {
         bail!("the build failed");
     }
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(directory) => root.join(directory),
-        None => root.join("target"),
-    };
-    let binary = target.join("release/slackline");
+    let binary = target_directory(root).join("release/slackline");
     std::fs::metadata(&binary)
         .with_context(|| format!("{} is not there after the build", binary.display()))?;
     Ok(binary)
