@@ -47,25 +47,25 @@ use crate::web::Params;
 type Here = State<Arc<App>>;
 type Who = Extension<Visitor>;
 
-/// A specification in a request.
+/// A specification.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenSpec {
-    /// Its text.
+    /// The text of the specification.
     pub(crate) spec: String,
-    /// What the text is.
+    /// The format of the text. By default TOML.
     #[serde(default)]
     pub(crate) format: Format,
-    /// The directory on the server's host from which relative paths count; the state directory by
-    /// default.
+    /// The directory on the server's host where relative paths start. By default the state
+    /// directory.
     #[serde(default)]
     pub(crate) dir: Option<PathBuf>,
-    /// The experiment's name, where the text has none.
+    /// The experiment's name, if the text has none.
     #[serde(default)]
     pub(crate) name: Option<String>,
 }
 
-/// What a specification is written in.
+/// The format of a specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
@@ -94,17 +94,19 @@ impl GivenSpec {
     }
 }
 
-/// A fork: with another specification, or the same.
+/// A fork, with the same specification or another one.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenFork {
-    /// Another specification; its objective must be the same.
+    /// Another specification with the same objective. By default the specification of the other
+    /// experiment.
     #[serde(default)]
     spec: Option<String>,
-    /// What the text is.
+    /// The format of the text. By default TOML.
     #[serde(default)]
     format: Format,
-    /// The directory from which relative paths count; that of the other experiment by default.
+    /// The directory on the server's host where relative paths start. By default the directory of
+    /// the other experiment.
     #[serde(default)]
     dir: Option<PathBuf>,
 }
@@ -113,7 +115,7 @@ pub(crate) struct GivenFork {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenConfirmation {
-    /// `true`: the sender knows what this leaves as it is.
+    /// Must be `true`: the sender accepts that the files and knobs stay as they are.
     confirm: bool,
 }
 
@@ -121,7 +123,7 @@ pub(crate) struct GivenConfirmation {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenConfiguration {
-    /// Parameters and their values; those left out take the control's.
+    /// Parameters and their values. A parameter that is left out has the control's value.
     configuration: BTreeMap<String, tuner::spec::Scalar>,
 }
 

@@ -64,11 +64,15 @@ const OPERATIONS: &[Operation] = &[
             (
                 "state",
                 "string",
-                "only those that are queued, running, paused, done, stopped or failed",
+                "list only experiments in this state: queued, running, paused, done, stopped or failed",
             ),
-            ("limit", "integer", "how many to return at most"),
+            (
+                "limit",
+                "integer",
+                "largest number of entries; all by default",
+            ),
         ],
-        ..get("/experiments", "list", "Every experiment, newest first")
+        ..get("/experiments", "list", "List the experiments, newest first")
     },
     Operation {
         body: Some(Body::Spec),
@@ -88,7 +92,7 @@ const OPERATIONS: &[Operation] = &[
             "Import a report written by `slackline tune --json` or by an export",
         )
     },
-    get("/experiments/{id}", "show", "One experiment"),
+    get("/experiments/{id}", "show", "Show one experiment"),
     Operation {
         method: "delete",
         success: (204, None),
@@ -106,7 +110,7 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/resume",
         "resume",
-        "Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on where it was",
+        "Resume a paused, stopped, done or failed experiment. It waits in the queue, and then continues where it ended",
     ),
     post(
         "/experiments/{id}/stop",
@@ -126,16 +130,16 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/rollback",
         "rollback",
-        "Undo an experiment's promotion: files as they were before it, knobs with the control's values. What cannot be \
-         restored is `promotion.left`; the next rollback tries it alone",
+        "Undo an experiment's promotion: each file becomes as it was before the promotion, and each knob gets the control's \
+         value. `promotion.left` lists what could not be restored. The next rollback tries only these",
     ),
     Operation {
         body: Some(Body::Confirmation),
         ..post(
             "/experiments/{id}/forget-rest",
             "forget-rest",
-            "Forget what a rollback could not restore: it stays as it is, and the experiment can be deleted. Without \
-             `confirm` the refusal says what that is",
+            "Forget the files and knobs that a rollback could not restore. They stay as they are, and the experiment can be \
+             deleted. Without `confirm`, the request is refused, and the answer lists them",
         )
     },
     Operation {
@@ -153,7 +157,7 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/experiments/{id}/budget",
             "budget",
-            "Change how much an experiment may measure",
+            "Set the total number of evaluations, and optionally the time limit",
         )
     },
     Operation {
@@ -168,7 +172,7 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/experiments/{id}/queue",
         "queue",
-        "The enqueued configurations, in their order",
+        "List the enqueued configurations in the order in which they will be measured",
     ),
     Operation {
         body: Some(Body::Configuration),
@@ -180,70 +184,78 @@ const OPERATIONS: &[Operation] = &[
         )
     },
     Operation {
-        query: &[("format", "string", "json (default), csv or parquet")],
+        query: &[("format", "string", "json, csv or parquet; json by default")],
         success: (200, None),
         ..get(
             "/experiments/{id}/export",
             "export",
-            "The whole report, or the evaluations as a table",
+            "Get the whole report, or the evaluations as a table",
         )
     },
     get(
         "/experiments/{id}/points",
         "points",
-        "The evaluations in columns, for plots",
+        "Get the evaluations in columns, for plots",
     ),
     get(
         "/experiments/{id}/model",
         "model",
-        "Importance and trend of every parameter",
+        "Get the importance and the trend of every parameter, from the model",
     ),
     Operation {
         query: &[
-            ("x", "string", "a parameter"),
-            ("y", "string", "another one"),
+            ("x", "string", "the first parameter"),
+            ("y", "string", "the second parameter"),
         ],
         ..get(
             "/experiments/{id}/model/pair",
             "model-pair",
-            "The model over two parameters",
+            "Get the model's prediction over two parameters",
         )
     },
     get(
         "/experiments/{id}/rounds",
         "rounds",
-        "The rounds of a continuous experiment in columns, with the evidence of its drift tests",
+        "Get the rounds of a continuous experiment in columns, with the evidence of its drift tests",
     ),
     get(
         "/experiments/{id}/verification",
         "verification",
-        "The candidates of the verification and their runs",
+        "Get the candidates of the verification and their runs",
     ),
     Operation {
         query: &[
-            ("from", "integer", "the first number, 1 by default"),
-            ("limit", "integer", "how many to return at most"),
+            (
+                "from",
+                "integer",
+                "number of the first evaluation; 1 by default",
+            ),
+            (
+                "limit",
+                "integer",
+                "largest number of entries; all by default",
+            ),
             (
                 "outcome",
                 "string",
-                "only those that are running, completed, violated, crashed, aborted, killed or failed",
+                "list only evaluations with this outcome: running, completed, violated, crashed, aborted, killed or failed",
             ),
         ],
         ..get(
             "/experiments/{id}/evaluations",
             "evaluations",
-            "Its evaluations, without their blocks",
+            "List an experiment's evaluations, without their blocks",
         )
     },
     get(
         "/experiments/{id}/evaluations/{number}",
         "evaluation",
-        "One evaluation with its blocks",
+        "Show one evaluation with its blocks",
     ),
     post(
         "/experiments/{id}/evaluations/{number}/kill",
         "kill",
-        "Kill one evaluation that is being measured; the experiment goes on",
+        "Kill one evaluation that is being measured. The experiment continues",
     ),
     Operation {
         method: "put",
@@ -259,29 +271,29 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/specs/check",
             "check",
-            "What is wrong with a specification, and on which line",
+            "Check a specification. If it is wrong, the answer names the error, its line and its key",
         )
     },
     get(
         "/host",
         "host",
-        "What is changed on the host now, and what it can do",
+        "Show what is changed on the host now, and what Slackline can do on this host",
     ),
     get(
         "/promotions",
         "promotions",
-        "What is in force on the host: by experiments of this server, with their configuration and, for tokens that may write, \
-         who promoted it, and by `tune --promote` and `apply`",
+        "List what is in force on the host from experiments of this server, from `tune --promote` and from `apply`. With the \
+         role write, the list also says who promoted an experiment's configuration",
     ),
     get(
         "/workers",
         "workers",
-        "Workers on other hosts, with counts of claims and results",
+        "List the workers on other hosts, with the number of their claims and results",
     ),
     get(
         "/status",
         "status",
-        "Whether the server is well, whether the queue is paused, and what is measured",
+        "Show the trouble of the server, if any, whether the queue is paused, and what is being measured",
     ),
     post(
         "/queue/pause",
@@ -294,15 +306,19 @@ const OPERATIONS: &[Operation] = &[
             (
                 "limit",
                 "integer",
-                "how many to return at most, 100 by default",
+                "largest number of entries; 100 by default",
             ),
-            ("experiment", "integer", "only of this one"),
+            (
+                "experiment",
+                "integer",
+                "list only changes of this experiment",
+            ),
         ],
         ..get(
             "/audit",
             "audit",
-            "Who changed what, when and from where, newest first; for tokens that may write. The header \
-             Slackline-Damaged-Lines says how many lines of the log cannot be read",
+            "List who changed what, when and from where, newest first. Needs the role write. The header \
+             Slackline-Damaged-Lines is the number of lines of the log that cannot be read",
         )
     },
     Operation {
@@ -310,11 +326,15 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/events",
             "events",
-            "Server-sent events named `changed`, one at the start and one after every change: JSON with `revision`, \
-             `progress` and `trouble`. The stream ends with the token or session that opened it: an event `ended` is its last",
+            "Receive server-sent events. An event `changed` comes at the start and after every change: JSON with `revision`, \
+             `progress` and `trouble`. When the token or session ends, the last event is `ended`",
         )
     },
-    get("/openapi.json", "openapi", "This description"),
+    get(
+        "/openapi.json",
+        "openapi",
+        "Get this description in OpenAPI",
+    ),
 ];
 
 /// The path by which the interface is reached.
@@ -405,12 +425,12 @@ pub fn document() -> Value {
             "description": "Problem details (RFC 9457).",
             "required": ["type", "title", "status", "detail"],
             "properties": {
-                "type": { "type": "string" },
+                "type": { "type": "string", "description": "Always `about:blank`." },
                 "title": { "type": "string", "description": "The status in words." },
-                "status": { "type": "integer" },
-                "detail": { "type": "string", "description": "Why it was not done." },
-                "line": { "type": "integer", "description": "The line of a specification." },
-                "key": { "type": "string", "description": "The key on it." },
+                "status": { "type": "integer", "description": "The HTTP status." },
+                "detail": { "type": "string", "description": "Why the request was refused." },
+                "line": { "type": "integer", "description": "The line of the specification with the error." },
+                "key": { "type": "string", "description": "The key of the specification with the error." },
             },
         }),
     );
@@ -447,7 +467,7 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     if makes {
         parameters.push(json!({
             "name": "Idempotency-Key", "in": "header",
-            "description": "A key of the sender's choice: the same request with the same key within a day is carried out once",
+            "description": "A text that you choose. If the same request comes again with the same key within a day, it is not carried out again",
             "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
         }));
     }
@@ -462,7 +482,7 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
         } });
     }
     let refusal = json!({
-        "description": "Refused; the body says why.",
+        "description": "Refused. The body says why.",
         "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
     });
     let mut described = json!({

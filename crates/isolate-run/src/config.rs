@@ -38,11 +38,11 @@ const GROUPS_MAX: usize = 1000;
 struct File {
     /// The latency-critical service, or a list of them.
     service: OneOrMore,
-    /// The best-effort groups. Without any, `slackline` and `autothrottle` give back the service's
-    /// own cores.
+    /// The best-effort groups. Without any, the policies `slackline` and `autothrottle` lower the
+    /// service's own CPU quota.
     #[serde(default)]
     best_effort: Vec<BestEffort>,
-    /// How they are shared.
+    /// The policy: how the machine is shared.
     #[serde(default)]
     policy: PolicyConfig,
 }
@@ -81,57 +81,61 @@ impl<'de> Deserialize<'de> for OneOrMore {
     }
 }
 
-/// A latency-critical service. Exactly one of `unit`, `cgroup`, `container` and `pid` says which.
+/// A latency-critical service. Name it by exactly one of `unit`, `cgroup`, `container` and `pid`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// Its name in reports. By default what it was found by.
+    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or the like.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.
     pub unit: Option<String>,
-    /// The path of a control group.
+    /// The path of a control group, below the root of the hierarchy.
     pub cgroup: Option<String>,
-    /// A container's id, or its first twelve digits.
+    /// A container's id: the full id, or its first twelve digits.
     pub container: Option<String>,
-    /// A process.
+    /// A process id.
     pub pid: Option<u32>,
-    /// The tail that has to be kept: `{ p99_ms = 5 }`, any percentile; `window_s` is the window it
-    /// is judged over, 15 by default.
+    /// The latency objective, such as `{ p99_ms = 5 }`: the limit for a percentile, in
+    /// milliseconds. Any percentile is possible. `window_s` is the time over which the percentile
+    /// is taken, in seconds, 15 by default.
     pub objective: BTreeMap<String, f64>,
     /// Where the latency of the requests is read.
     pub latency: Option<SourceSpec>,
-    /// Requests per second at the peak load. Heracles switches by the load's share of it.
+    /// Requests per second at the peak load. Only the policy `heracles` uses this number: it
+    /// decides by the present load as a share of the peak load.
     pub peak_requests_per_s: Option<f64>,
 }
 
-/// Best-effort work. Exactly one of `unit`, `cgroup`, `container`, `pid` and `command` says which.
+/// Best-effort work. Name it by exactly one of `unit`, `cgroup`, `container`, `pid` and `command`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
-    /// Its name in reports. By default what it was found by.
+    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or the like.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.
     pub unit: Option<String>,
-    /// The path of a control group.
+    /// The path of a control group, below the root of the hierarchy.
     pub cgroup: Option<String>,
-    /// A container's id, or its first twelve digits.
+    /// A container's id: the full id, or its first twelve digits.
     pub container: Option<String>,
-    /// A process, which is moved into a group of its own with its children, and back at the end.
+    /// A process id. The process and its children are moved into a group of their own, and back at
+    /// the end.
     pub pid: Option<u32>,
-    /// A command and its arguments. It is started in a group of its own, and started again when it
-    /// ends.
+    /// A command and its arguments. `isolate` starts the command in a group of its own, and starts
+    /// it again when it ends.
     pub command: Option<Vec<String>>,
-    /// How much work was done, for the report. By default CPU seconds.
+    /// How the report measures the work done. By default in CPU seconds.
     pub progress: Option<Progress>,
 }
 
-/// How much work best-effort work has done.
+/// How the work done by best-effort work is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// A shell command. The last number that it prints counts units of work since the start.
+    /// A shell command. The last number that it prints is the number of units of work done since
+    /// the start.
     pub command: String,
 }
 
@@ -139,22 +143,23 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyConfig {
-    /// Which controller.
+    /// The name of the policy.
     pub name: Policy,
-    /// Decides and writes down, and acts on nothing.
+    /// Decide and record the decisions, but change nothing.
     pub observe: bool,
-    /// What the policy `static` writes.
+    /// The settings that the policy `static` writes.
     #[serde(rename = "static")]
     pub fixed: FixedSettings,
-    /// Share of the CPU, in percent, that `cpu-suppress` lets be used.
+    /// Only for `cpu-suppress`: the CPU use of the machine, in percent, above which best-effort
+    /// work gets less.
     pub suppress_percent: f64,
-    /// Time between two steps, in milliseconds. Longer where the loop's own CPU time exceeds half a
-    /// percent of a core.
+    /// Time between two steps of the controller, in milliseconds. Steps become longer if the
+    /// controller uses more than half a percent of a core.
     pub step_ms: f64,
-    /// The network device whose egress is shared, for instance `eth0`. Its queue discipline must be
-    /// the kernel's own choice.
+    /// The network device on which best-effort traffic is limited, such as `eth0`. The queue
+    /// discipline of the device must be the kernel's default.
     pub link_device: Option<String>,
-    /// The rate of that device.
+    /// The rate of `link_device`, in Mbit/s.
     pub link_mbit_per_s: Option<f64>,
 }
 

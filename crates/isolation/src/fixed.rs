@@ -8,7 +8,7 @@ use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
 use crate::policy::{Controller, Outbox};
 
-/// What `static` writes. A setting that is left out is not touched.
+/// The settings that the policy `static` writes. A setting that you leave out does not change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FixedSettings {
@@ -18,7 +18,7 @@ pub struct FixedSettings {
     pub weight: Option<u64>,
     /// CPU quota of all best-effort groups together, in cores.
     pub quota_cores: Option<f64>,
-    /// Cores that best-effort groups have to themselves.
+    /// Number of cores that only best-effort groups use.
     pub cores: Option<u64>,
     /// CPU quota of each service, in cores.
     pub service_quota_cores: Option<f64>,

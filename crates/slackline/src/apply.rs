@@ -15,12 +15,12 @@ use crate::{Done, message, promotions};
 pub(crate) struct Arguments {
     /// The report, as `tune --json` wrote it.
     report: PathBuf,
-    /// The configuration of this evaluation, which need not be verified; by default the verified
-    /// winner.
+    /// Apply the configuration of this evaluation, even if it is not verified. By default the
+    /// verified winner.
     #[arg(long, value_name = "N")]
     configuration: Option<usize>,
-    /// Change nothing: write the configuration's files, and what sets its kernel knobs at boot,
-    /// below this directory.
+    /// Change nothing on the host. Write the configuration's files below this directory, with files
+    /// that set its kernel knobs at boot.
     #[arg(long, value_name = "DIRECTORY")]
     to: Option<PathBuf>,
 }

@@ -15,7 +15,7 @@ use crate::{Done, apply, print, table};
 pub(crate) struct Arguments {
     /// A report, as `tune --json` wrote it.
     a: PathBuf,
-    /// Another one.
+    /// The other report.
     b: PathBuf,
     /// Print JSON.
     #[arg(long)]

@@ -11,9 +11,13 @@ use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, ServiceOnHost};
 use crate::throttle::{Watched, group_of, process_number};
 use crate::{Done, message, print};
 
+const SERVICE: &str = "If the service runs on this machine, name it by --pid, --cgroup, --unit or --container. The load generator then \
+runs at real-time priority, and the report says which other processes took CPU.";
+
 #[derive(clap::Args)]
+#[command(after_help = SERVICE)]
 pub(crate) struct Arguments {
-    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the
+    /// The URL, such as http://127.0.0.1:8080/. With `--requests`, the part of the URL before the
     /// paths of the list.
     #[arg(long, value_parser = url)]
     url: String,
@@ -21,7 +25,7 @@ pub(crate) struct Arguments {
     pace: PaceArguments,
     #[command(flatten)]
     pub(crate) source: Source,
-    /// How long requests are due, in seconds.
+    /// How long to send requests, in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     duration_s: f64,
     /// The service on this machine: the generator then takes real-time priority, and reckons who
@@ -34,11 +38,12 @@ pub(crate) struct Arguments {
     /// The service is on this machine: take real-time priority.
     #[arg(long, hide = true)]
     real_time: bool,
-    /// Add at most so many seconds for those that were disturbed; by default half of
+    /// Largest number of seconds to add in place of disturbed seconds. By default half of
     /// `--duration-s`, at least two.
     #[arg(long, value_name = "S")]
     repeat_s: Option<f64>,
-    /// End with 0 where the generator or a neighbour was the bottleneck, too: `bottleneck` says it.
+    /// Exit with code 0 even if the generator or a neighbour was the bottleneck. `bottleneck` in
+    /// the report names it.
     #[arg(long)]
     accept_late: bool,
 }
@@ -47,14 +52,14 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct PaceArguments {
-    /// Open loop: requests a second, whether or not the service keeps up.
+    /// Open loop: requests a second. The rate stays the same even if the service cannot keep up.
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// Open loop: arrivals as recorded, a file with a number of seconds in each line, in order.
+    /// Open loop: a file with recorded arrival times, in seconds, one in each line, in order.
     #[arg(long, value_name = "FILE", conflicts_with = "constant")]
     schedule: Option<PathBuf>,
-    /// Closed loop: each connection sends its next request when it has the answer. What comes out
-    /// is the service's capacity.
+    /// Closed loop: each connection sends its next request after the answer. This measures the
+    /// service's capacity.
     #[arg(long, conflicts_with = "constant")]
     closed: bool,
 }
@@ -62,54 +67,57 @@ struct PaceArguments {
 /// What is sent to a URL, and how.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// A list of requests, one a line: `METHOD /PATH BODY`, where the body may be missing. They are
-    /// sent in order, again and again.
+    /// A file with one request in each line: `METHOD /PATH BODY`. The body is optional. The
+    /// requests are sent in order, again and again.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["method", "body", "body_file"])]
     requests: Option<PathBuf>,
-    /// The method: any in capitals.
+    /// The HTTP method, in capitals.
     #[arg(long, default_value = "GET", value_parser = method)]
     method: String,
     /// The body of the request.
     #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
     body: Option<String>,
-    /// The same from a file.
+    /// A file with the body of the request.
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// A header of every request; may be given several times.
+    /// A header of every request. Repeatable.
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// Connections at most: more than the service ever answers at once. A closed loop keeps all of
-    /// them busy.
+    /// Largest number of connections. Give more than the number of requests that the service
+    /// answers at once. A closed loop uses all of them.
     #[arg(long, default_value_t = 64, value_name = "N")]
     connections: usize,
-    /// Threads, which share the connections: one a CPU that the generator may have.
+    /// Threads of the generator. They share the connections. Use at most one for each CPU that the
+    /// generator may use.
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Poll instead of sleeping while an answer is awaited or a request is due soon: the cost of a
-    /// wake-up (50 to 150 µs in a virtual machine) is then no part of the latencies. Each thread
-    /// needs a CPU that nothing else uses (`taskset`).
+    /// Poll instead of sleeping while an answer is awaited or a request is due soon. The latencies
+    /// then do not include the time to wake the generator (50 to 150 µs in a virtual machine). Each
+    /// thread needs a CPU that nothing else uses (`taskset`).
     #[arg(long)]
     busy_poll: bool,
-    /// Close a connection after so many requests, and open another one.
+    /// Close a connection after this number of requests, and open a new one. By default connections
+    /// stay open.
     #[arg(long, value_name = "N")]
     requests_per_connection: Option<u64>,
-    /// HTTP/2: over TLS where the service offers it, else from the first byte on ("prior
-    /// knowledge").
+    /// Use HTTP/2. With https, the service must offer it over TLS. With http, the generator uses it
+    /// from the first byte on ("prior knowledge").
     #[arg(long)]
     http2: bool,
-    /// Requests at once on one connection of HTTP/2.
+    /// Largest number of requests at once on one HTTP/2 connection.
     #[arg(long, default_value_t = 100, value_name = "N", requires = "http2")]
     streams: usize,
-    /// Connect to this socket of the file system; the URL still says host and path.
+    /// Connect to this Unix socket. The host and the path still come from the URL.
     #[arg(long, value_name = "PATH")]
     unix_socket: Option<PathBuf>,
-    /// Arrivals at equal distances, instead of at random like those of many users.
+    /// Send requests at equal intervals. By default the intervals are random, as with many
+    /// independent users.
     #[arg(long)]
     constant: bool,
-    /// The same seed, the same arrivals.
+    /// Seed of the random arrivals. The same seed gives the same arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// An answer that takes longer is an error.
+    /// Seconds after which a request without an answer counts as an error.
     #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     timeout_s: f64,
 }

@@ -51,7 +51,7 @@ fn shell_command(state_dir: &Path) -> String {
     format!("slackline --state-dir {dir}")
 }
 
-/// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be
+/// Makes Linux services cheaper and faster. Every change that Slackline makes to a machine can be
 /// undone.
 #[derive(Parser)]
 #[command(version = VERSION, about, after_help = EXIT_CODES)]
@@ -78,62 +78,67 @@ runtime error; 3 a privilege or kernel feature is missing; 4 a restore failed; 1
 
 #[derive(Subcommand)]
 enum Command {
-    /// Search for a better configuration against an unchanged control, verify it, put everything
-    /// back.
+    /// Search for a better configuration of a service, verify the best one against the unchanged
+    /// configuration, and restore the host.
     Tune(tune::Arguments),
-    /// Check a specification against itself and this host; change nothing.
+    /// Check a specification, also against this host. Changes nothing.
     Check {
         /// The specification (TOML, or JSON with the ending .json).
         spec: PathBuf,
     },
-    /// Why a service fails at half its CPU: quota, thread pools, neighbours.
+    /// Find out why a service is slow although it uses only a part of its CPU limit: quota, thread
+    /// pools, neighbours.
     #[command(subcommand)]
     Throttle(throttle::Command),
     /// Serve throttling metrics of every service of this host to Prometheus.
     Agent(agent::Arguments),
-    /// Lay out the code of a running program again, without source, restart or downtime.
+    /// Put the code of a running program into a faster order, without source code, restart or
+    /// downtime.
     #[command(subcommand)]
     Relayout(relayout::Command),
-    /// Share a machine: a service's latency slack becomes batch work, fewer reserved cores, less
-    /// power.
+    /// Run batch work beside a service with a latency objective, or give back cores that the
+    /// service does not need.
     #[command(subcommand)]
     Isolate(isolate::Command),
-    /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts
-    /// from the scheduled arrival.
+    /// Send HTTP requests at a given rate, even if the service cannot keep up, and print JSON.
+    /// Latency counts from the scheduled arrival.
     Load(load::Arguments),
-    /// Run experiments for weeks: a database, a queue, a JSON API and web pages.
+    /// Run experiments for weeks, with a database, a queue, a JSON API and web pages.
     Serve(serve::Arguments),
-    /// Serve memcached's protocol: requests run to completion in batches that grow only under load.
+    /// Run a memcached server with one thread for each core, over the kernel's network or over
+    /// AF_XDP.
     ServeCache(serve_cache::Arguments),
-    /// Serve disks, files and memory to other hosts.
+    /// Serve disks, files and memory to other hosts over NBD and NVMe/TCP.
     #[command(subcommand)]
     ServeBlock(serve_block::Command),
-    /// Measure on this host what a `slackline serve --workers` elsewhere gives out.
+    /// Measure evaluations on this host for a `slackline serve --workers` on another host.
     Worker(worker::Arguments),
     /// Create, watch and change the experiments of a running `slackline serve`.
     Experiments(experiments::Arguments),
-    /// Drive the optimiser from your own loop: JSON lines on standard input and output.
+    /// Use the optimiser in a loop of your own: JSON lines on standard input and output.
     AskTell {
-        /// A specification, of which only `parameters` are needed; `initial`, `search`, `seed`,
-        /// `parameter_constraints` and the objective's `goal` count as well.
+        /// The specification (TOML, or JSON with the ending .json). Only `parameters` is required.
+        /// `initial`, `search`, `seed`, `parameter_constraints` and the objective's `goal` are
+        /// used, too.
         spec: PathBuf,
     },
-    /// Put back everything that a killed Slackline left changed; what was verified and kept stays.
+    /// Restore everything that a killed Slackline left changed. Promotions and verified layouts
+    /// stay.
     Restore(restore::Arguments),
-    /// What was promoted on this host, and the way back.
+    /// List what was promoted on this host, or undo a promotion.
     #[command(subcommand)]
     Promotions(promotions::Command),
-    /// Put a configuration of a report in force, or write its files to a directory.
+    /// Put a configuration from a report in force, or write its files to a directory.
     Apply(apply::Arguments),
     /// Compare two reports.
     Compare(compare::Arguments),
-    /// What this host can do, and what it lacks.
+    /// Show what Slackline can do on this host, and what the host lacks.
     Doctor {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Print the completions of a shell: `slackline completions bash >
+    /// Print the completion script of a shell: `slackline completions bash >
     /// /etc/bash_completion.d/slackline`.
     Completions {
         /// The shell.
@@ -141,12 +146,13 @@ enum Command {
     },
     /// Write a man page for each command to a directory.
     Man {
-        /// The directory, which is made where it does not exist.
+        /// The directory. Slackline creates it if it does not exist.
         directory: PathBuf,
     },
-    /// Print the JSON Schema of a specification, or of a report.
+    /// Print the JSON Schema of a specification or of a report.
     Schema {
-        /// Of a report, as `tune --json` writes it; docs/report.md explains it.
+        /// Print the schema of a report, as `tune --json` writes it. docs/report.md explains the
+        /// report.
         #[arg(long)]
         report: bool,
     },

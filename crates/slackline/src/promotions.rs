@@ -15,16 +15,18 @@ use crate::{Done, message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// List what was put in force on this host: by `tune --promote` and `apply`, with what a boot
-    /// would reset, and by the experiments of `slackline serve` with this state directory.
+    /// List what is in force on this host from `tune --promote`, from `apply`, and from the
+    /// experiments of a `slackline serve` with this state directory. The list says what a reboot
+    /// would reset.
     Ls {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Put back what was in force before a promotion by `tune --promote` or `apply`, except files
-    /// and knobs that somebody else has changed since. For an experiment, use `slackline
-    /// experiments rollback`; if the server's database has lost the experiment, use this command.
+    /// Restore what was in force before a promotion by `tune --promote` or `apply`. Files and knobs
+    /// that somebody else has changed since stay as they are. For an experiment, use `slackline
+    /// experiments rollback`. Use this command for an experiment only if the server's database has
+    /// lost it.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,
@@ -32,12 +34,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Forget what an undo could not restore: it stays as it is, and the promotion counts as
-    /// undone. Without --yes, only print what that is (exit code 1).
+    /// Forget the files and knobs that an undo could not restore. They stay as they are, and the
+    /// promotion counts as undone. Without --yes, only list them (exit code 1).
     ForgetRest {
         /// The promotion's number, as `ls` prints it.
         number: usize,
-        /// Really forget it.
+        /// Forget them. Without this option they are only listed.
         #[arg(long)]
         yes: bool,
     },

@@ -8,7 +8,7 @@ use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Say what would be done; change nothing.
+    /// Print what would be restored. Changes nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.

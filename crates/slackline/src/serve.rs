@@ -41,43 +41,44 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// List, make and revoke the tokens by which people and programs sign in.
+    /// List, create and revoke the tokens with which people and programs sign in.
     Tokens(tokens::Arguments),
 }
 
 #[derive(clap::Args)]
 struct Server {
-    /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in
-    /// front.
+    /// Address and port. On other addresses than loopback, tokens cross the network unencrypted:
+    /// put a TLS proxy in front.
     #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// `postgresql://…` or a SQLite file; by default slackline.db in the state directory. Slackline
-    /// uses no TLS to PostgreSQL: connect by local socket, loopback or tunnel.
+    /// The database: `postgresql://…` or a SQLite file. By default slackline.db in the state
+    /// directory. Slackline uses no TLS to PostgreSQL: connect by local socket, loopback or tunnel.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
-    /// Let workers on other hosts measure. The TOML file has a `[nats]` section, as in a worker's
+    /// Let workers on other hosts measure. This TOML file has a `[nats]` section, as in a worker's
     /// file.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_WORKERS")]
     workers: Option<PathBuf>,
-    /// A host name under which a proxy or another machine calls this server. Repeatable.
+    /// A host name by which clients or a proxy address this server (the Host header). Repeatable.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Average requests a second allowed for each token, or for each address without a token. More
-    /// are refused with 429.
+    /// Requests a second allowed on average for each token, or for each address without a token.
+    /// Further requests get status 429.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     rate: f64,
-    /// The address of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    /// The address of a reverse proxy. The server trusts its X-Forwarded-For and X-Forwarded-Proto.
     /// Repeatable.
     #[arg(long = "trusted-proxy", value_name = "ADDRESS")]
     trusted_proxies: Vec<std::net::IpAddr>,
-    /// The header in which a proxy of --trusted-proxy names the user, such as X-Forwarded-User. The
-    /// proxy must remove this header from its clients' requests.
+    /// The header in which a trusted proxy names the user, such as X-Forwarded-User. The proxy must
+    /// remove this header from its clients' requests.
     #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
     user_header: Option<String>,
-    /// A user of --user-header with the role write; all others have the role read. Repeatable.
+    /// A user, as named by --user-header, who has the role write. All other users have the role
+    /// read. Repeatable.
     #[arg(long = "writer", value_name = "USER", requires = "user_header")]
     writers: Vec<String>,
-    /// Send webhooks and e-mail about events: a TOML file, see docs/notifications.md.
+    /// Send webhooks and e-mail about events. docs/notifications.md describes this TOML file.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
     notify: Option<PathBuf>,
 }

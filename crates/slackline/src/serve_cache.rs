@@ -18,81 +18,87 @@ const MEMORY_MIN_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with its own TCP. The server
-    /// takes the queue, or all queues, from the kernel while it runs: give it an interface or a
-    /// queue that nothing else uses. --listen needs an address of that interface then.
+    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with Slackline's own TCP. With
+    /// xdp, the server takes the queue, or all queues, from the kernel while it runs. Give it an
+    /// interface or a queue that nothing else uses, and an address of this interface in --listen.
     #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]
     net: Network,
-    /// With --net xdp: put the TCP stack into a process of its own. The processes share rings in
-    /// memory. A bug in the server's parser then owns no raw interface. What it costs stands in
-    /// docs/serve-cache.md.
+    /// With --net xdp: run the TCP stack in a separate process, so that a bug in the server's
+    /// parser gives no access to the network interface. docs/serve-cache.md says what this costs.
     #[arg(long, conflicts_with = "no_sandbox")]
     isolate_stack: bool,
     /// With --isolate-stack: CPUs of the TCP stacks, one for each of --cores. By default any CPU. A
-    /// thread that has its CPU for itself spins as --idle says; one that shares it sleeps at once.
+    /// thread that has a CPU of its own follows --idle. A thread that shares its CPU sleeps at
+    /// once.
     #[arg(long, value_name = "LIST", requires = "isolate_stack", value_parser = parse_cores)]
     stack_cores: Option<Cores>,
     /// Be the process of the TCP stack: --isolate-stack starts it.
     #[arg(long, hide = true, requires = "isolate_stack")]
     as_stack: bool,
-    /// Address and port; repeatable. There is no password: listen on a trusted network only. A
-    /// socket that systemd passes takes the place of all addresses.
+    /// Address and port. Repeatable. There is no password: listen on a trusted network only. If
+    /// systemd passes sockets, they replace all addresses.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
     listen: Vec<SocketAddr>,
-    /// Memory for items, as in 512MiB or 2GiB.
+    /// Memory for items, such as 512MiB or 2GiB.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_memory)]
     memory: u64,
-    /// CPUs, one shard each, as in 0 or 0,2-3. Shards take part when the load needs them. By
-    /// default one shard on any CPU.
+    /// CPUs, such as 0 or 0,2-3. Each CPU gets one shard. A shard works only when the load needs
+    /// it. By default one shard on any CPU.
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
-    /// Keep the 99th percentile of the time in the server below this, with batches as large as the
-    /// rest allows. 0: batches of up to 64, whatever the tail.
+    /// Limit for the 99th percentile of the time that a request spends in the server, in
+    /// microseconds. Batches become smaller when the time comes near this limit. 0: no limit, and
+    /// batches of up to 64 requests.
     #[arg(long, value_name = "US", default_value_t = 0)]
     objective_p99_us: u32,
-    /// A batch bound that never changes, from 1 to 64.
+    /// Take at most this number of requests at once, from 1 to 64. By default --objective-p99-us
+    /// decides.
     #[arg(long, value_name = "N", conflicts_with = "objective_p99_us",
           value_parser = clap::value_parser!(u8).range(1..=64))]
     batch: Option<u8>,
-    /// What an idle shard does: spin for a learnt time and then sleep; spin always, for the lowest
-    /// latency and one CPU second each second; or sleep at once.
+    /// What an idle shard does.
     #[arg(long, value_enum, default_value = "learn")]
     idle: Idle,
-    /// Connections of a shard at most. Those past the limit are closed at once.
+    /// Largest number of connections of a shard. The server closes further connections at once.
     #[arg(long, value_name = "N", default_value_t = 16_384)]
     max_connections: u32,
-    /// Memory for answers that clients do not read, beside 4 KiB for each connection.
+    /// Memory for answers that clients have not read yet, in addition to 4 KiB for each connection.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_memory)]
     send_memory: u64,
-    /// Close a connection that sends nothing for so many seconds. 0: never.
+    /// Close a connection that sends nothing for this time, in seconds. 0: never.
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout_s: u32,
-    /// Serve Prometheus metrics here, at /metrics.
+    /// Serve metrics for Prometheus at this address and port, at /metrics.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// After SIGTERM, wait so many seconds for connections with a command under way.
+    /// After SIGTERM, how long to wait for connections whose command is not complete, in seconds.
     #[arg(long, value_name = "S", default_value_t = 5)]
     drain_s: u32,
-    /// A file of lines "name = number" (objective_p99_us, idle_timeout_s), read again after SIGHUP.
+    /// A file with lines "name = number" for objective_p99_us and idle_timeout_s. Send SIGHUP to
+    /// read it again.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// Send answers of at least so many bytes without a copy. Whether this pays has not been
-    /// measured.
+    /// Send answers of at least this size without a copy, in bytes. By default never. It is not
+    /// measured whether this is faster.
     #[arg(long, value_name = "BYTES")]
     zero_copy_from: Option<usize>,
-    /// A kernel thread takes submissions, on a CPU of its own; it sleeps after so many
-    /// milliseconds.
+    /// Let a kernel thread submit to io_uring (SQPOLL). The thread uses a CPU of its own, and
+    /// sleeps after this idle time, in milliseconds. By default off.
     #[arg(long, value_name = "MS")]
     sqpoll_ms: Option<u32>,
-    /// Keep capabilities and all system calls.
+    /// Run without the sandbox: keep capabilities and all system calls. Use this to find out
+    /// whether the sandbox causes a failure.
     #[arg(long)]
     no_sandbox: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Idle {
+    /// Spin for a learnt time, then sleep.
     Learn,
+    /// Never sleep: the lowest latency, and each shard uses a whole CPU.
     Spin,
+    /// Sleep at once: the least CPU time.
     Sleep,
 }
 

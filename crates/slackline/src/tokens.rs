@@ -17,22 +17,23 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Every named token, without its secret.
+    /// List the named tokens, without their secrets.
     Ls {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Make a token and print the token once. Slackline keeps only a digest.
+    /// Create a token and print it once. Slackline keeps only a digest.
     New {
-        /// The person or program that uses the token; shown in the audit log.
+        /// The person or program that uses the token. The audit log shows this name.
         #[arg(long)]
         name: String,
-        /// read: view only. write: everything; a holder can run commands as the server's user.
+        /// What the holder may do. `read`: view only. `write`: everything, including commands that
+        /// run as the server's user.
         #[arg(long, default_value = "read", value_parser = role)]
         role: Role,
-        /// When the token expires: a date, a time (RFC 3339), or how long from now, such as 90d.
-        /// Without this option, never.
+        /// When the token expires: a date, a time (RFC 3339), or a duration from now, such as 90d.
+        /// By default never.
         #[arg(long, value_name = "WHEN", value_parser = moment)]
         expires: Option<Timestamp>,
     },

@@ -19,25 +19,26 @@ use crate::{Done, apply, message, promotions, restore, table};
 pub(crate) struct Arguments {
     /// The specification (TOML, or JSON with the ending .json).
     spec: PathBuf,
-    /// Write the whole report as JSON to this file; `-` prints it instead of the tables.
+    /// Write the whole report to this file as JSON. `-` prints it instead of the tables.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Apply the winner, if it is shown to be better, every constraint is held and no guard is
-    /// worse.
+    /// Leave the winner in force if it is shown to be better, holds every constraint and makes no
+    /// guard worse.
     #[arg(long)]
     promote: bool,
-    /// Seed of the search, instead of the specification's.
+    /// Seed of the search. Replaces the specification's.
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of evaluations, instead of the specification's.
+    /// Number of evaluations. Replaces the specification's.
     #[arg(long, value_name = "N")]
     evaluations: Option<usize>,
-    /// Go on from the report of an interrupted tune of the same experiment; what it has measured is
-    /// not measured again. With `--json FILE` there is one in `FILE.partial` at any time.
+    /// Continue an interrupted tune of the same experiment from its report. Evaluations in the
+    /// report are not measured again. `--json FILE` keeps such a report in `FILE.partial` while it
+    /// runs.
     #[arg(long, value_name = "REPORT", conflicts_with = "only")]
     resume: Option<PathBuf>,
-    /// Search for nothing: verify this configuration against the control. Parameters that are left
-    /// out have the control's values.
+    /// Do not search: only verify this configuration against the control. Parameters that you leave
+    /// out keep the control's values.
     #[arg(long, value_name = "'a=1 b=2'")]
     only: Option<String>,
 }

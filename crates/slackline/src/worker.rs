@@ -10,8 +10,8 @@ use crate::{Done, message};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A TOML file: where NATS is, which coordinators' keys are known, labels, what else is
-    /// allowed.
+    /// The worker's configuration (TOML): the address of NATS, the keys of trusted servers, labels
+    /// and permissions.
     config: PathBuf,
 }
 

@@ -41,22 +41,22 @@ pub struct Assignment {
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// How it ended.
+    /// How the evaluation ended.
     pub outcome: Outcome,
-    /// Why, where that needs words.
+    /// Why the evaluation ended so, if there is more to say.
     pub reason: Option<String>,
     /// What was measured.
     pub measurement: Option<Measurement>,
-    /// Why it `failed`, where it did.
+    /// Why the evaluation `failed`, if it did.
     pub failure: Option<Failure>,
-    /// How the service failed, where it did.
+    /// How the service failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
     /// The blocks, even of one that ended badly.
     pub blocks: Vec<Block>,
-    /// How long it took.
+    /// How long it took, in seconds.
     pub duration_s: f64,
-    /// Slackline's own CPU time in it.
+    /// Slackline's own CPU time during the evaluation, in seconds.
     pub own_cpu_s: f64,
     /// The signal that ended it.
     #[serde(skip)]

@@ -3,25 +3,25 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was done before the first block.
+/// How an evaluation began, before its first block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Begun {
-    /// The control, where it runs on from evaluation to evaluation.
+    /// The control, if it keeps running from evaluation to evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlRun>,
-    /// The warm-up, where its end is detected.
+    /// The warm-up, if its end was detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUp>,
 }
 
-/// A control that runs on from evaluation to evaluation.
+/// A control that keeps running from evaluation to evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlRun {
-    /// When it was started, in seconds from the start of the experiment.
+    /// When the control was started, in seconds from the start of the experiment.
     pub started_s: f64,
-    /// The evaluations that it was the control of before this one.
+    /// Number of earlier evaluations with this control.
     pub evaluations: usize,
-    /// Why it was started for this evaluation, where another control ran before.
+    /// Why the control was started again for this evaluation, if another control ran before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<String>,
 }
@@ -31,7 +31,8 @@ pub struct ControlRun {
 pub struct WarmUp {
     /// How long it took, in seconds.
     pub took_s: f64,
-    /// What still changed when the limit was reached, for each side; empty if both were steady.
+    /// What still changed on each side when the time limit was reached. Empty if both sides were
+    /// steady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsteady: Vec<String>,
 }

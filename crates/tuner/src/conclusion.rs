@@ -32,15 +32,15 @@ pub enum ConstraintVerdict {
 pub struct ConstraintResult {
     /// The constraint, as its author wrote it.
     pub constraint: String,
-    /// What is shown.
+    /// What the verification has shown.
     pub verdict: ConstraintVerdict,
-    /// The metric: as a ratio to the control if the limit is a ratio, else in its own unit. Missing
-    /// if there is no interval, as after a single run.
+    /// The interval of the metric: as a ratio to the control if the limit is a ratio, otherwise in
+    /// the metric's own unit. Missing if there is no interval, for example after a single run.
     #[schemars(with = "Option<crate::report::IntervalSchema>")]
     pub observed: Option<Interval>,
-    /// `observed` is a ratio to the control.
+    /// `true`: `observed` is a ratio to the control.
     pub is_ratio: bool,
-    /// The control itself is shown to break the constraint.
+    /// `true`: the control itself is shown to break the constraint.
     #[serde(default)]
     pub control_breaks: bool,
 }
@@ -113,21 +113,21 @@ pub enum GuardVerdict {
 /// One guard of one arm.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GuardResult {
-    /// What is guarded.
+    /// The name of the guard.
     pub guard: Guard,
-    /// The metric that shows it.
+    /// The metric that the guard compares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// What is shown.
+    /// What the verification has shown.
     pub verdict: GuardVerdict,
     /// The ratio to the control. For errors, the difference of the errors per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<crate::report::IntervalSchema>")]
     pub change: Option<Interval>,
-    /// The specification accepts that it is worse.
+    /// `true`: the specification accepts that this guard becomes worse (`allow_worse`).
     #[serde(default)]
     pub is_allowed: bool,
-    /// The load waited for answers: the throughput is the capacity.
+    /// `true`: the load waited for answers, so the throughput is the capacity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_saturation: bool,
 }

@@ -159,12 +159,12 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct Crash {
-    /// In what way.
+    /// The kind of failure.
     pub kind: CrashKind,
     /// The exit status, if the service ended. Negative for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
-    /// The same in words.
+    /// The failure in words.
     pub message: String,
     /// The end of the service's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]

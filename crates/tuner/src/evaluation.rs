@@ -19,7 +19,7 @@ use crate::spec::{
 pub struct Block {
     /// Seconds from the start of the experiment.
     pub start_s: f64,
-    /// Which side came first, or `parallel`.
+    /// Which side was measured first, or `parallel`.
     pub order: Order,
     /// The control's metrics.
     pub control: SideMetrics,
@@ -73,21 +73,20 @@ impl std::fmt::Display for Outcome {
 /// What an evaluation measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
-    /// What the search minimises. It is a natural logarithm: that of the objective's ratio to the
-    /// control, negated when maximising. Of an absolute objective it is the value itself, negated
-    /// when maximising.
+    /// The number that the search minimises. For `scale = "ratio"`: the natural logarithm of the
+    /// objective's ratio to the control. For `scale = "absolute"`: the objective itself. When
+    /// maximising, the number is negated.
     pub score: f64,
-    /// The variance of that mean.
+    /// The variance of `score`.
     pub score_variance: f64,
-    /// The objective's ratio to the control, no logarithm: 0.9 is 10 % less. `None` of an absolute
-    /// objective.
+    /// The objective's ratio to the control: 0.9 is 10 % less. Missing for an absolute objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// By how much each constraint is exceeded, on average over the blocks. At 0 or below the
-    /// constraint holds. Of a constraint that compares with the control it is the natural logarithm
-    /// of the ratio to its limit, else a share of the limit.
+    /// constraint holds. For a constraint that compares with the control: the natural logarithm of
+    /// the ratio to the limit. For other constraints: a share of the limit.
     pub excess: BTreeMap<String, f64>,
-    /// The variances of these means.
+    /// The variance of each number in `excess`.
     pub excess_variance: BTreeMap<String, f64>,
 }
 

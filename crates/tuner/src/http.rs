@@ -11,47 +11,47 @@ use serde::{Deserialize, Serialize};
 use crate::metrics::SideMetrics;
 use crate::parse;
 
-/// An HTTP load. With `rate` or `schedule` arrivals do not wait for answers, and both sides are
-/// sent the same requests at the same times. With `closed` each connection sends its next request
-/// when it has the answer, which shows the capacity.
+/// An HTTP load. With `rate` or `schedule`, arrivals do not wait for answers, and both sides get
+/// the same requests at the same times. With `closed`, each connection sends its next request after
+/// the answer. This shows the capacity.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSpec {
-    /// The URL, such as `"http://127.0.0.1:{port}/"`; with `requests`, what comes before the paths
-    /// of the list.
+    /// The URL, such as `"http://127.0.0.1:{port}/"`. With `requests`, the part of the URL before
+    /// the paths of the list.
     pub url: String,
-    /// Requests a second. Exactly one of `rate`, `schedule` and `closed`.
+    /// Requests a second. Give exactly one of `rate`, `schedule` and `closed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// A file of recorded arrivals, in seconds, one a line.
+    /// A file with recorded arrival times, in seconds, one in each line, in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<PathBuf>,
-    /// A closed loop: each connection sends its next request when it has the answer.
+    /// `true`: a closed loop, in which each connection sends its next request after the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
-    /// A list of requests, one a line: `METHOD /PATH [BODY]`.
+    /// A file with one request in each line: `METHOD /PATH [BODY]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<PathBuf>,
-    /// The method of a single request: any in capitals; GET by default.
+    /// The HTTP method of a single request, in capitals. By default GET.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Its body.
+    /// The body of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// Headers of every request: `{ "Content-Type" = "application/json" }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Threads of the generator, which share the connections. Use at most one for each CPU of the
+    /// Threads of the generator. They share the connections. Use at most one for each CPU of the
     /// generator.
     #[serde(default = "threads")]
     pub threads: usize,
     /// Close a connection after this number of requests, and open another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_connection: Option<u64>,
-    /// HTTP/2.
+    /// `true`: use HTTP/2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http2: bool,
-    /// Requests at once on one connection of HTTP/2.
+    /// Largest number of requests at once on one HTTP/2 connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
     /// Connect to this Unix socket. Host and path still come from `url`.
@@ -60,13 +60,13 @@ pub struct HttpSpec {
     /// The largest number of connections.
     #[serde(default = "connections")]
     pub connections: usize,
-    /// Arrivals at equal distances, instead of at random.
+    /// `true`: requests at equal intervals. `false`: at random intervals.
     #[serde(default)]
     pub constant: bool,
-    /// An answer that takes longer is an error.
+    /// Seconds after which a request without an answer counts as an error.
     #[serde(default = "timeout_s")]
     pub timeout_s: f64,
-    /// The same seed, the same arrivals.
+    /// Seed of the random arrivals. The same seed gives the same arrivals.
     #[serde(default = "seed")]
     pub seed: u64,
 }

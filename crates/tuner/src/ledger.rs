@@ -23,7 +23,7 @@ use crate::spec::{BudgetSpec, Scalar};
 pub enum Event<'a> {
     /// An evaluation starts.
     Started {
-        /// From 1.
+        /// Number of the evaluation, from 1.
         number: usize,
         /// How many there may be.
         of: usize,
@@ -47,7 +47,7 @@ pub enum Event<'a> {
     Verifying {
         /// The arm.
         arm: &'a str,
-        /// From 1.
+        /// Number of the run, from 1.
         run: usize,
         /// Runs planned.
         of: usize,
@@ -63,7 +63,7 @@ pub struct PlannedArm {
     pub name: String,
     /// It came out of the search.
     pub is_candidate: bool,
-    /// Its configuration.
+    /// The configuration of the arm.
     pub configuration: Configuration,
     /// Template variables that differ from the experiment's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -114,7 +114,7 @@ impl PlannedArm {
 pub struct VerificationRun {
     /// The arm's place in the plan, from 0.
     pub arm: usize,
-    /// From 1.
+    /// Number of the run, from 1.
     pub run: usize,
     /// The blocks, where it gave a result.
     pub blocks: Vec<Block>,

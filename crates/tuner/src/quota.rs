@@ -12,13 +12,13 @@ use crate::template::{self, Variables};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaSpec {
-    /// CPU time in each period, in cores: a number, or a template such as `"{cores}"`; `"max"` for
-    /// no limit.
+    /// The quota in cores: a number, a template such as `"{cores}"`, or `"max"` for no limit.
     pub cores: Scalar,
-    /// The period, µs: 1,000 to 1,000,000.
+    /// The period, in microseconds, from 1,000 to 1,000,000.
     #[serde(default = "period_us")]
     pub period_us: Scalar,
-    /// Unused quota that may be saved for later periods, µs. 0 by default. Linux 5.14 or later.
+    /// Unused quota that may be saved for later periods, in microseconds. By default 0. Needs Linux
+    /// 5.14 or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_us: Option<Scalar>,
 }

@@ -23,10 +23,10 @@ use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, 
 pub struct Report {
     /// Name of the experiment.
     pub name: String,
-    /// When it began, in UTC.
+    /// When the experiment began, in UTC.
     #[schemars(with = "String")]
     pub started: jiff::Timestamp,
-    /// How long it took.
+    /// How long it took, in seconds.
     pub duration_s: f64,
     /// Slackline's own CPU time, divided by the time that the evaluations took: 0.01 is 1 % of one
     /// core.
@@ -38,7 +38,7 @@ pub struct Report {
     pub machine: host::Machine,
     /// The specification.
     pub spec: Spec,
-    /// The folder of the specification. Its relative paths count from there.
+    /// The directory of the specification. Its relative paths start there.
     #[serde(default)]
     pub dir: PathBuf,
     /// Parameters that this host does not have.
@@ -50,42 +50,42 @@ pub struct Report {
     pub evaluations: Vec<EvaluationRecord>,
     /// What the model recommends, before verification.
     pub recommended: Option<Recommended>,
-    /// The arms of the verification, winner first; empty if there was none.
+    /// The arms of the verification, winner first. Empty if there was no verification.
     pub verification: Vec<ArmResult>,
-    /// What was shown.
+    /// What the verification has shown, as one word.
     pub finding: Finding,
-    /// One sentence that says it.
+    /// What the verification has shown, as one sentence.
     pub sentence: String,
-    /// The signal that ended it early.
+    /// The number of the signal that ended the experiment early.
     pub interrupted: Option<i32>,
     /// It was paused, to be resumed.
     #[serde(skip)]
     pub paused: bool,
-    /// The report was imported: its first evaluations were measured elsewhere.
+    /// `true`: the report was imported. Its first evaluations were measured on another server.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
-    /// The report was imported, and its result has been verified on this host since then.
+    /// `true`: the report was imported, and its result has been verified on this host since then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verified_here: bool,
     /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`,
     /// `failed` or another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The error that ended it early.
+    /// The error that ended the experiment early.
     #[serde(default)]
     pub error: Option<String>,
     /// Measured knobs and files that an earlier promotion had set on this host when the experiment
     /// began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promoted_before: Vec<String>,
-    /// The values that were put in force, if the winner was promoted.
+    /// The values that the promotion put in force. Empty without a promotion.
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
     pub settings: Vec<String>,
-    /// The fingerprint of each template that the verification was measured with.
+    /// The fingerprint of each template, as it was during the verification.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
-    /// What a person has written about the experiment.
+    /// A note that a person has written about the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -93,36 +93,36 @@ pub struct Report {
 /// One evaluation.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EvaluationRecord {
-    /// From 1.
+    /// Number of the evaluation, from 1.
     pub number: usize,
     /// The configuration.
     #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
-    /// How it ended.
+    /// How the evaluation ended.
     pub outcome: Outcome,
-    /// Why, where that needs words.
+    /// Why the evaluation ended so, if there is more to say.
     pub reason: Option<String>,
     /// What was measured.
     pub measurement: Option<Measurement>,
-    /// Why it `failed`, where it did.
+    /// Why the evaluation `failed`, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// How the service failed, where it did.
+    /// How the service failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
     /// The blocks.
     pub blocks: Vec<Block>,
-    /// How long it took.
+    /// How long it took, in seconds.
     pub duration_s: f64,
-    /// Slackline's own CPU time in it.
+    /// Slackline's own CPU time during the evaluation, in seconds.
     pub own_cpu_s: f64,
     /// The worker that measured both sides. Missing if this host measured them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The last lines that the service printed. A report has them only if nothing was measured.
+    /// The last lines that the service printed, only if nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What a person has written about it.
+    /// A note that a person has written about the evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// How the evaluation began, if the control ran since an earlier evaluation, or if the end of
@@ -200,14 +200,14 @@ pub enum Failure {
     Lost,
 }
 
-/// An interval, as reports have it.
+/// An interval.
 #[derive(JsonSchema)]
 #[schemars(rename = "Interval")]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct IntervalSchema {
     /// Lower end.
     low: f64,
-    /// The estimate itself.
+    /// The estimate.
     estimate: f64,
     /// Upper end.
     high: f64,
@@ -227,9 +227,9 @@ pub struct Recommended {
     /// The configuration.
     #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
-    /// Posterior mean of the score: see `score` of a measurement.
+    /// Posterior mean of the score. See `score` of a measurement.
     pub mean: f64,
-    /// Its standard deviation.
+    /// Posterior standard deviation of the score.
     pub sd: f64,
 }
 
@@ -238,32 +238,32 @@ pub struct Recommended {
 pub struct ArmResult {
     /// `candidate 1`, or the name in the specification.
     pub name: String,
-    /// The search found this arm. The other arms are those of the specification.
+    /// `true`: the search found this arm. `false`: the arm comes from the specification.
     #[serde(default)]
     pub is_candidate: bool,
-    /// The candidate whose capacity this arm has measured: its load waited for answers.
+    /// The candidate whose capacity this arm measures, with a load that waits for answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,
-    /// Its configuration.
+    /// The configuration of the arm.
     #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
-    /// The objective's ratio to the control, and of every reported metric.
+    /// The ratio to the control, of the objective and of every reported metric.
     #[schemars(with = "BTreeMap<String, IntervalSchema>")]
     pub ratios: BTreeMap<String, Interval>,
     /// Metrics whose ratio has no interval, with the reason.
     pub without_interval: BTreeMap<String, String>,
-    /// Mean on the control, mean on this arm.
+    /// For each metric, two numbers: the mean on the control and the mean on this arm.
     pub means: BTreeMap<String, (f64, f64)>,
     /// Constraints that are shown to be broken.
     pub violated: Vec<String>,
     /// Each constraint, with its interval.
     #[serde(default)]
     pub constraints: Vec<ConstraintResult>,
-    /// The guards: metrics that are compared in any case.
+    /// The guards: metrics that every verification compares with the control.
     #[serde(default)]
     pub guards: Vec<GuardResult>,
-    /// For each metric, the ratio to the control, above 1, that four of five verifications would
-    /// have shown. An effect that is not shown may still be this large.
+    /// For each metric, the smallest ratio to the control, above 1, that four of five such
+    /// verifications would show. An effect that is not shown may be as large as this.
     #[serde(default)]
     pub detectable: BTreeMap<String, f64>,
     /// Runs that gave no result, with the reason.
@@ -274,11 +274,11 @@ pub struct ArmResult {
     /// Percentiles that were computed from too few requests in a block, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub few_requests: Option<String>,
-    /// Runs that gave a result.
+    /// Number of runs that gave a result.
     pub runs: usize,
-    /// Blocks in them.
+    /// Number of blocks in these runs.
     pub blocks: usize,
-    /// The blocks, by run.
+    /// The blocks of each run.
     pub runs_blocks: Vec<Vec<Block>>,
 }
 

@@ -33,17 +33,17 @@ pub trait LatencySource: Send {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceSpec {
-    /// Off the wire: packets of the service's TCP port are paired. Needs CAP_NET_RAW.
+    /// Measure requests and answers in the network packets of the service's TCP port. Needs
+    /// CAP_NET_RAW.
     Wire(WireSpec),
-    /// From a histogram on the service's own page of metrics: the difference between two looks.
+    /// Read a histogram on the service's own page of metrics. The increase of its buckets counts.
     Scrape(ScrapeSpec),
-    /// From a Prometheus server.
+    /// Ask a Prometheus server.
     Prometheus(PrometheusSpec),
-    /// From a command and its arguments. The command prints two numbers: the latency in
-    /// milliseconds, and the number of requests that the latency stands on, both of the time since
-    /// the command last ran.
+    /// Run a command, given with its arguments. The command prints two numbers for the time since
+    /// it last ran: the latency in milliseconds, and the number of requests.
     Command(Vec<String>),
-    /// From timers that the service sends to a datagram socket, in the format of statsd
+    /// Receive timers that the service sends to a datagram socket, in the format of statsd
     /// (`name:12.5|ms`).
     Push(PushSpec),
 }
@@ -93,21 +93,23 @@ impl SourceSpec {
     }
 }
 
-/// Latency read off the wire.
+/// Latency measured in the network packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireSpec {
     /// The service's TCP port.
     pub port: u16,
-    /// What is spoken on the port. By default each connection's first bytes decide.
+    /// The protocol on the port. By default Slackline detects the protocol from the first bytes of
+    /// each connection.
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
-    /// A process in whose network namespace the packets are read. By default that of the watched
-    /// service, else Slackline's own.
+    /// The id of a process in whose network namespace Slackline reads the packets. By default the
+    /// namespace of the watched service. If there is none, Slackline's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// CPU time that reading may cost, in cores. Where packets cost more, connections are sampled.
-    /// By default 0.01; `isolate` shares 0.0025 among its services.
+    /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a
+    /// sample of the connections. By default 0.01. In `isolate`, all services together have 0.0025
+    /// by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_budget_cores: Option<f64>,
 }
@@ -173,7 +175,7 @@ pub struct ScrapeSpec {
     pub url: String,
     /// The histogram's name, without `_bucket`.
     pub histogram: String,
-    /// Labels that a series must have; series that match are added up.
+    /// Labels that a series must have. All matching series are added up.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub labels: std::collections::BTreeMap<String, String>,
     /// Unit of the buckets' bounds.
@@ -191,20 +193,21 @@ impl ScrapeSpec {
     }
 }
 
-/// A query of a Prometheus server, or of a store with the same interface.
+/// A query to a Prometheus server, or to a store with the same API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrometheusSpec {
     /// Base URL of the server.
     pub url: String,
-    /// An instant query. The query yields buckets by `le`
-    /// (`sum by (le) (increase(http_seconds_bucket[30s]))`), or one number, which needs `requests`.
+    /// An instant query. Its result is either buckets by `le` (`sum by (le)
+    /// (increase(http_seconds_bucket[30s]))`) or one number. One number needs the key `requests`,
+    /// too.
     pub query: String,
-    /// An instant query for the number of requests that one number stands on.
+    /// An instant query for the number of requests behind the one number of `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
-    /// The time that the query looks back, in seconds. By default the range in the query
-    /// (`[30s]`), which must then be the only one.
+    /// The time that the query covers, in seconds. By default the range in the query (`[30s]`).
+    /// Required if the query has several ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
     /// Unit of the number, or of the buckets' bounds.
@@ -219,17 +222,17 @@ impl PrometheusSpec {
     }
 }
 
-/// A datagram socket that takes statsd timers. Exactly one of `udp` and `unix`.
+/// A datagram socket that receives statsd timers. Give exactly one of `udp` and `unix`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushSpec {
     /// An address of the loopback interface, such as `"127.0.0.1:8125"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<std::net::SocketAddr>,
-    /// The path of a Unix datagram socket, which is made.
+    /// The path of a Unix datagram socket. Slackline creates the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
-    /// The timer's name. By default every timer counts.
+    /// The name of the timer that counts. By default every timer counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer: Option<String>,
 }

@@ -20,14 +20,15 @@ use crate::reply::Refusal;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenBudget {
-    /// Evaluations, the failed ones included.
+    /// Total number of evaluations, including failed ones.
     #[schemars(with = "usize", range(min = 1, max = 100_000))]
     evaluations: Value,
-    /// Minutes of measuring, from 0.01 to 10000000. Left out or `null`: the present limit stays.
+    /// Time limit for measuring, in minutes, from 0.01 to 10,000,000. If the key is left out or
+    /// `null`, the present limit stays.
     #[serde(default)]
     #[schemars(with = "Option<f64>")]
     wall_time_min: Value,
-    /// Removes the limit in minutes.
+    /// `true`: remove the time limit.
     #[serde(default)]
     no_wall_time: bool,
 }

@@ -15,7 +15,7 @@ use crate::reply::Refusal;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenNote {
-    /// Plain text; an empty one takes the note away.
+    /// Plain text. An empty text removes the note.
     #[schemars(length(max = 10_000))]
     text: String,
 }

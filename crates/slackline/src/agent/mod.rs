@@ -35,24 +35,26 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the metrics are served. There is no access control: leave it on loopback, or behind
-    /// something that has one.
+    /// Address and port of /metrics. There is no password: use a loopback address, or put a proxy
+    /// with access control in front.
     #[arg(long, default_value = "127.0.0.1:9753", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// A group that is a service, beside systemd's units and containers: [NAME=]GLOB of its path,
-    /// such as `batch/*`. Repeatable.
+    /// Also report control groups whose path matches this pattern, such as `batch/*`. `NAME=`
+    /// before the pattern names the service. By default systemd units and containers are services.
+    /// Repeatable.
     #[arg(long, value_name = "[NAME=]GLOB")]
     service: Vec<String>,
-    /// Services beyond this number are left out, and counted. Each has at most 35 series.
+    /// Largest number of services. Further services are not reported, only counted. Each service
+    /// has at most 35 series.
     #[arg(long, default_value_t = 1000, value_name = "N")]
     max_services: usize,
-    /// How long the scheduler is followed each time, in seconds; 0 for never.
+    /// Length of one trace of the scheduler, in seconds. 0 turns tracing off.
     #[arg(long, default_value_t = 1.0, value_name = "S")]
     trace_s: f64,
-    /// How often it is, at most, in seconds.
+    /// Shortest time from one trace to the next, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "S")]
     trace_every_s: f64,
-    /// What the agent may use, in cores: where it needs more, it traces more seldom.
+    /// CPU that the agent may use, in cores. If it needs more, it traces less often.
     #[arg(long, default_value_t = 0.005, value_name = "CORES")]
     cpu_budget: f64,
 }

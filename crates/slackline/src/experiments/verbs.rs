@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 pub(super) enum Verb {
-    /// Every experiment, newest first.
+    /// List the experiments, newest first.
     Ls {
         /// Print JSON.
         #[arg(long)]
@@ -25,11 +25,11 @@ pub(super) enum Verb {
         /// List only experiments in this state.
         #[arg(long, value_name = "STATE", value_parser = ["queued", "running", "paused", "done", "stopped", "failed"])]
         state: Option<String>,
-        /// How many to list at most.
+        /// Largest number of experiments to list. By default all.
         #[arg(long, value_name = "N")]
         limit: Option<std::num::NonZeroUsize>,
     },
-    /// One experiment.
+    /// Show one experiment.
     Show {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
@@ -50,14 +50,15 @@ pub(super) enum Verb {
         #[arg(value_parser = experiment_number)]
         id: i64,
     },
-    /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on
-    /// where it was.
+    /// Resume a paused, stopped, done or failed experiment. It waits in the queue, and then
+    /// continues where it ended.
     Resume {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
     },
-    /// Stop an experiment now, without asking. The evaluation that is being measured is killed.
+    /// Stop an experiment now, without confirmation. The evaluation that is being measured is
+    /// killed.
     Stop {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
@@ -69,7 +70,7 @@ pub(super) enum Verb {
         #[arg(value_parser = experiment_number)]
         id: i64,
     },
-    /// Put an experiment's verified winner in force on the host, without asking.
+    /// Put an experiment's verified winner in force on the host, without confirmation.
     Promote {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
@@ -81,25 +82,25 @@ pub(super) enum Verb {
     /// Resume the queue.
     ResumeQueue,
     /// Undo the promotion: each file becomes as it was before the promotion, and each knob gets the
-    /// control's value. The evaluation that is being measured is interrupted. A `slackline tune` or
-    /// `throttle apply` on the server's host is ended. Exit code 4: not everything could be
-    /// restored.
+    /// control's value. This interrupts the evaluation that is being measured, and ends a
+    /// `slackline tune` or `throttle apply` on the server's host. Exit code 4: not everything could
+    /// be restored.
     Rollback {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
     },
-    /// Forget what a rollback could not restore: it stays as it is, and the experiment can be
-    /// deleted. Without --yes, only print what that is (exit code 1).
+    /// Forget the files and knobs that a rollback could not restore. They stay as they are, and the
+    /// experiment can be deleted. Without --yes, only list them (exit code 1).
     ForgetRest {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
-        /// Really forget it.
+        /// Forget them. Without this option they are only listed.
         #[arg(long)]
         yes: bool,
     },
-    /// Delete an experiment with all its evaluations, without asking.
+    /// Delete an experiment with all its evaluations, without confirmation.
     Delete {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
@@ -119,11 +120,11 @@ pub(super) enum Verb {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
-        /// Parameters that differ from the control's, such as `threads=8 cache=on`.
+        /// Values of the parameters that differ from the control, such as `threads=8 cache=on`.
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
         values: Vec<String>,
     },
-    /// Set the total number of evaluations, and the time limit if you wish.
+    /// Set the total number of evaluations, and optionally the time limit.
     Budget {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
@@ -131,10 +132,10 @@ pub(super) enum Verb {
         /// Total number of evaluations, failed ones included.
         #[arg(long, value_name = "N")]
         evaluations: usize,
-        /// Minutes of measuring. Without this option, the present limit stays.
+        /// Time limit for measuring, in minutes. Without this option, the present limit stays.
         #[arg(long, value_name = "MINUTES")]
         wall_time_min: Option<f64>,
-        /// Remove the limit in minutes.
+        /// Remove the time limit.
         #[arg(long, conflicts_with = "wall_time_min")]
         no_wall_time: bool,
     },
@@ -146,7 +147,7 @@ pub(super) enum Verb {
         /// The evaluation's number.
         #[arg(long, value_name = "N")]
         evaluation: Option<usize>,
-        /// The note. An empty text takes the note away.
+        /// The note. An empty text removes the note.
         text: String,
     },
     /// Create an experiment that starts from the evaluations of this one; prints the new
@@ -163,7 +164,7 @@ pub(super) enum Verb {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
-        /// The whole report as JSON, or the evaluations as CSV or Parquet.
+        /// `json` is the whole report. `csv` and `parquet` are the evaluations as a table.
         #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"])]
         format: String,
     },

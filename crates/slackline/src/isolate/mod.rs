@@ -16,7 +16,8 @@ use crate::{Done, message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// What would be steered by what on this host, and what the host lacks. Changes nothing.
+    /// Show which actuators would be used for which groups on this host, and what the host lacks.
+    /// Changes nothing.
     Check {
         /// The configuration (TOML, or JSON with the ending .json).
         config: PathBuf,
@@ -24,37 +25,38 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Steer, in the foreground, until a signal. Everything is put back at the end.
+    /// Run the controller in the foreground until a signal. Every setting is restored at the end.
     Run(run::Arguments),
-    /// How the controller that runs stands: latency against objective, what best-effort work has,
-    /// and why.
+    /// Show the state of the running controller: latency against objective, what best-effort work
+    /// may use, and why.
     Status {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// Show it in the terminal as it goes.
+        /// Show the state in the terminal, and update it.
         #[arg(long, conflicts_with = "json")]
         live: bool,
     },
-    /// The time line of a run as a page.
+    /// Write an HTML page with the timeline of a recorded run.
     Report {
         /// The directory that `run --out` wrote.
         directory: PathBuf,
-        /// The page.
+        /// The file to write.
         #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
         html: PathBuf,
     },
-    /// Try each actuator of this host: probe, one small step in a group of its own, read back,
-    /// undo.
+    /// Test each actuator of this host: make a small change in a control group made for the test,
+    /// read it back, and undo it.
     Selftest {
-        /// Also move frequency, energy preference and power of the whole machine by one step.
+        /// Also change frequency, energy preference and power limit of the whole machine by one
+        /// step.
         #[arg(long)]
         machine: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// The same controllers on a modelled machine. All that it prints is simulated.
+    /// Run the same controllers on a model of a machine. Every number that it prints is simulated.
     Simulate(simulate::Arguments),
     /// Print the JSON Schema of the configuration.
     Schema,

@@ -14,18 +14,18 @@ use crate::{Done, message};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The configuration (TOML, or JSON with the ending .json). SIGHUP reads it again.
+    /// The configuration (TOML, or JSON with the ending .json). Send SIGHUP to read it again.
     config: PathBuf,
-    /// Write a record of the run into this directory, for `isolate report`.
+    /// Record the run in this directory, for `isolate report`.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// End after so many seconds.
+    /// End after this time, in seconds. By default the controller runs until a signal.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
-    /// Decide and write down, and act on nothing.
+    /// Decide and record the decisions, but change nothing.
     #[arg(long)]
     observe: bool,
-    /// Serve /metrics to Prometheus there.
+    /// Serve metrics for Prometheus at this address and port, at /metrics.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
 }

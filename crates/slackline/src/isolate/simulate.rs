@@ -10,19 +10,20 @@ use crate::{Done, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The machine and the load (TOML, or JSON with the ending .json);
-    /// examples/isolate-simulated/plant.toml is one.
+    /// The model of the machine and the load (TOML, or JSON with the ending .json). An example is
+    /// examples/isolate-simulated/plant.toml.
     plant: PathBuf,
-    /// Simulate this policy instead of the file's.
+    /// Simulate this policy instead of the policy in the file.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Simulate every policy that steers, one after the other.
+    /// Simulate every policy, one after the other.
     #[arg(long, conflicts_with = "policy")]
     all: bool,
-    /// Instead of policies: how much the machine can be used at each load, by trying every setting.
+    /// Simulate no policy: try every setting, and print how much of the machine can be used at each
+    /// load.
     #[arg(long, conflicts_with_all = ["policy", "all"])]
     ceiling: bool,
-    /// Print JSON, window by window.
+    /// Print JSON, with one entry for each window.
     #[arg(long)]
     json: bool,
 }

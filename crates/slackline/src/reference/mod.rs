@@ -57,6 +57,9 @@ fn kind(schema: &Value) -> String {
         let kinds = any.iter().filter(|it| it["type"] != "null").map(kind);
         return kinds.collect::<Vec<_>>().join(" or ");
     }
+    if let Some(word) = schema["const"].as_str() {
+        return format!("`{word}`");
+    }
     if let Some(words) = schema["enum"].as_array() {
         let words = words
             .iter()

@@ -1,5 +1,5 @@
-//! Pages that are made from a JSON Schema: every key of the specification and of `isolate`'s
-//! configuration, with an example each, and every field of a report.
+//! Pages that are made from a JSON Schema: every key of the specification and of the other files
+//! that have a schema, with an example each, and every field of a report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -153,9 +153,26 @@ fn kind(schema: &Value, property: &Value) -> String {
                 format!("table: {}", kind(schema, &property["additionalProperties"]))
             }
             "object" => "table".to_owned(),
+            number @ ("integer" | "number") => format!("{number}{}", range(property)),
             other => other.to_owned(),
         });
     words.collect::<Vec<_>>().join(" or ")
+}
+
+/// The range of a number, if the schema has both ends: `, 1 to 64`.
+fn range(property: &Value) -> String {
+    let end = |key: &str| {
+        let number = property[key].as_f64().filter(|it| it.fract() == 0.0)?;
+        let digits = format!("{:.0}", number.abs());
+        let groups = digits.as_bytes().rchunks(3).rev();
+        let groups = groups.map(|it| String::from_utf8_lossy(it).into_owned());
+        let sign = if number < 0.0 { "−" } else { "" };
+        Some(format!("{sign}{}", groups.collect::<Vec<_>>().join(",")))
+    };
+    match (end("minimum"), end("maximum")) {
+        (Some(low), Some(high)) => format!(", {low} to {high}"),
+        _ => String::new(),
+    }
 }
 
 fn cell(text: &str) -> String {

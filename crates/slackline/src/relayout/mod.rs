@@ -18,36 +18,37 @@ pub(crate) use undo::{Undone, undo_left};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Watch processes: profile, lay out, measure, keep what is shown to be better, roll back the
-    /// rest.
+    /// Watch processes, and lay out their code again. A new layout stays only if it is shown to be
+    /// better.
     Start(Box<start::Arguments>),
-    /// What is known of the processes that were looked at.
+    /// Show the processes that were examined, with their state and gain.
     Status {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Put another layout of a process in force; 0 is the original.
+    /// Put another layout of a process in force. Layout 0 is the original code.
     Switch {
-        /// The process.
+        /// The process id.
         #[arg(value_parser = process_number)]
         pid: u32,
-        /// The number of the layout.
+        /// The number of the layout, as `status` prints it.
         generation: u32,
     },
-    /// Back to exactly the original bytes; the memory is given back once nothing can return into
-    /// it.
+    /// Restore the original code of a process, byte for byte. The memory of the new code is freed
+    /// when no thread can return into it any more.
     Rollback(undo::Arguments),
-    /// End a `start` that watches. Optimised processes stay so, and can still be rolled back.
+    /// End a running `relayout start`. Processes keep their new layouts, and can still be rolled
+    /// back.
     Stop,
-    /// What was done to a process, and what it changed.
+    /// Show what was done to a process, and what changed: bytes, pages and taken branches.
     Explain {
-        /// The process.
+        /// The process id.
         pid: u32,
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// Write a picture of the pages that the code which ran touches, before and after.
+        /// Write a picture (SVG) of the code pages that the process uses, before and after.
         #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
         svg: Option<PathBuf>,
     },

@@ -26,16 +26,18 @@ use crate::{Done, message, print, whole};
 pub(crate) struct Arguments {
     #[command(flatten)]
     whom: Whom,
-    /// Stay in the foreground until every process is optimised, declined or rolled back; then end.
+    /// End when every process is optimised, declined or rolled back. By default the command watches
+    /// until it is stopped.
     #[arg(long)]
     once: bool,
     /// Print the processes as JSON at the end.
     #[arg(long)]
     json: bool,
-    /// A command whose last number counts units of work, for the gain; without it, messages sent.
+    /// A shell command for measuring the gain: the last number that it prints is the units of work
+    /// done so far, such as queries. By default the messages that the process sends are counted.
     #[arg(long, value_name = "COMMAND")]
     metric_command: Option<String>,
-    /// What a unit of that is called.
+    /// Name of the units that --metric-command counts.
     #[arg(
         long,
         value_name = "NAME",
@@ -43,10 +45,11 @@ pub(crate) struct Arguments {
         requires = "metric_command"
     )]
     metric_name: String,
-    /// Pairs of blocks in the comparison.
+    /// Number of pairs of blocks in the comparison.
     #[arg(long, value_name = "N", default_value_t = Effort::default().pairs)]
     pairs: usize,
-    /// Length of a block of the comparison, in seconds; longer where the process does little work.
+    /// Length of a block of the comparison, in seconds. Blocks are longer if the process does
+    /// little work.
     #[arg(long, value_name = "S", default_value_t = Effort::default().block.as_secs_f64())]
     block_s: f64,
     /// Stress test: every movable function with its blocks in random order under this seed. Slow on
@@ -59,12 +62,12 @@ pub(crate) struct Arguments {
     /// Stress test: profile for a short time only.
     #[arg(long, hide = true)]
     hurry: bool,
-    /// How often the processes are looked for, in seconds (30, or what the configuration file
-    /// says).
+    /// How often to look for processes, in seconds. By default the value of the configuration file,
+    /// or 30.
     #[arg(long, value_name = "S")]
     every_s: Option<f64>,
-    /// How long after a relayout the next one of the same process may begin, in seconds (300, or
-    /// what the configuration file says).
+    /// Shortest time between two relayouts of one process, in seconds. By default the value of the
+    /// configuration file, or 300.
     #[arg(long, value_name = "S")]
     hold_off_s: Option<f64>,
 }
@@ -73,13 +76,14 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = true)]
 struct Whom {
-    /// This process.
+    /// A process id. Repeatable.
     #[arg(long, value_parser = process_number)]
     pid: Vec<u32>,
-    /// Every process with an executable of this name.
+    /// Every process whose executable has this name, without directory. Repeatable.
     #[arg(long, value_name = "NAME")]
     exe: Vec<String>,
-    /// Those that a configuration file names (contrib/systemd/slackline-relayout.toml is one).
+    /// The processes that this configuration file (TOML) names. An example is
+    /// contrib/systemd/slackline-relayout.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -10,10 +10,10 @@ use crate::{Done, message, print, whole};
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Arguments {
-    /// The process.
+    /// The process id.
     #[arg(required = true, value_parser = process_number)]
     pid: Option<u32>,
-    /// All processes that were re-laid out.
+    /// All processes that have a new layout.
     #[arg(long)]
     all: bool,
 }

@@ -15,13 +15,13 @@ pub(crate) struct Arguments {
     /// The configuration: its devices with their calibrations, and its present tenants.
     #[arg(default_value = super::CONFIG)]
     config: PathBuf,
-    /// The device that the tenant would use. Needed if there are several.
+    /// The device that the tenant would use. Required if the configuration has several devices.
     #[arg(long)]
     device: Option<String>,
-    /// 95th percentile of the latency of the tenant's reads, in microseconds.
+    /// Objective: limit for the 95th percentile of the tenant's read latency, in microseconds.
     #[arg(long, value_parser = |text: &str| whole(text, qos::P95_US_MAX))]
     p95_us: u32,
-    /// Highest rate for which the objective holds, in requests of 4 KiB a second.
+    /// Highest rate at which the objective must hold, in requests of 4 KiB a second.
     #[arg(long, value_parser = |text: &str| whole(text, qos::IOPS_MAX))]
     iops: u32,
     /// Share of reads among these requests, from 0 to 1.

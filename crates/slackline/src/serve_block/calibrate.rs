@@ -31,11 +31,12 @@ const SEED: u64 = 48;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What is measured: a block device, a file or `memory:SIZE`. `simulated:p3600` prints the
+    /// The device to measure: a block device, a file or `memory:SIZE`. `simulated:p3600` prints the
     /// curve of a simulated device without a load.
     device: String,
-    /// The part of the device that may be overwritten, as OFFSET:LENGTH. Without the option
-    /// nothing is written to a file or a block device, and only reads are measured.
+    /// The part of the device that may be overwritten, as OFFSET:LENGTH in bytes or with a unit.
+    /// Without this option nothing is written to a file or a block device, and only reads are
+    /// measured.
     #[arg(long, value_name = "OFFSET:LENGTH")]
     write_area: Option<String>,
     /// Shares of reads, in percent. 100 must be among them.
@@ -44,14 +45,14 @@ pub(crate) struct Arguments {
     /// Number of loads for each share of reads.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     loads: u32,
-    /// Seconds of each load.
+    /// Length of each load, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Write the calibration to a file, for `calibration` in the configuration. `-` prints it
-    /// instead of the table.
+    /// Write the calibration to this file, for the key `calibration` in the configuration. `-`
+    /// prints it instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the latency against the rate into a file, as SVG.
+    /// Write a picture (SVG) of the latency against the rate to this file.
     #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     picture: Option<PathBuf>,
 }

@@ -22,10 +22,10 @@ pub(crate) enum Command {
     /// Export the devices of a configuration file over NBD and NVMe/TCP.
     Run(Run),
     /// Show the tenants of a running server: objective, latency, requests and tokens of the last
-    /// second, refused requests and clients, and which tenants left tokens to others.
+    /// second, and refused requests and clients.
     Status(status::Arguments),
-    /// Measure a device: latency against rate at several shares of reads. Nothing is written
-    /// without --write-area.
+    /// Measure a device: its latency at several rates and shares of reads. Writes nothing to the
+    /// device without --write-area.
     Calibrate(calibrate::Arguments),
     /// Check whether a tenant with an objective would fit. Exit code 1: the tenant does not fit.
     Admit(admit::Arguments),

@@ -22,47 +22,47 @@ const MISSED_SHARE: f64 = 0.05;
 pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Option<Watched>,
-    /// A service that was recorded by --save, or is described in the same form, in place of a
-    /// running one.
+    /// Read a recording that --save wrote, or a description in the same format, instead of a
+    /// running service.
     #[arg(long, value_name = "FILE", conflicts_with = "Watched")]
     service: Option<PathBuf>,
-    /// How long to record, in seconds, under the load that matters.
+    /// How long to record, in seconds. Record under the load that matters.
     #[arg(long, default_value_t = 30.0, value_name = "S")]
     duration_s: f64,
-    /// The pool whose jobs are timed, by thread name; without it, the one of several threads that
-    /// does most jobs.
+    /// Name of the threads whose jobs are timed. By default the pool of several threads that does
+    /// most jobs.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// An objective for the 99th percentile of a job, in milliseconds: then the load within it is
-    /// predicted, too.
+    /// Objective for the 99th percentile of a job's time, in milliseconds. With it, advise also
+    /// predicts the load at which the objective holds.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: Option<f64>,
-    /// How many such shards share the whole load today: then it is said how many of which quota
-    /// would carry it.
+    /// Number of shards like this one that share the load today. With it, advise also says how many
+    /// shards, with which quota, would carry the whole load.
     #[arg(long, requires = "slo_p99_ms", value_name = "N")]
     shards: Option<usize>,
-    /// Print what the model says also where it does not describe the service, and settings of which
-    /// it shows nothing.
+    /// Print more: the model's results even if the model does not fit the service, and settings for
+    /// which the model shows no difference.
     #[arg(long)]
     all: bool,
-    /// Keep the recording in this file, for --service.
+    /// Write the recording to this file, for --service.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write a specification for `slackline tune` that searches the pool sizes under the quota,
-    /// with the load of --url.
+    /// Write a specification for `slackline tune` to this file. The experiment searches pool sizes
+    /// under the quota, with a load on --url.
     #[arg(long, value_name = "FILE", conflicts_with = "service", requires_all = ["url", "rate"])]
     experiment: Option<PathBuf>,
     /// The URL that the experiment loads.
     #[arg(long, requires = "experiment", value_parser = crate::load::url)]
     url: Option<String>,
-    /// The requests a second that the experiment sends.
+    /// Requests a second that the experiment sends.
     #[arg(long, requires = "experiment", value_name = "N")]
     rate: Option<f64>,
-    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    /// Write the results to this file as JSON. `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with the histograms of cores in use, today's and the recommended one, both from
-    /// the model.
+    /// Write an HTML page with two histograms of cores in use: today's and the recommended
+    /// settings', both from the model.
     #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }

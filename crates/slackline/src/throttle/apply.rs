@@ -25,36 +25,38 @@ const SETTLE_S: f64 = 1.0;
 pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Watched,
-    /// The quota to try, in cores.
+    /// The quota to try, in cores. By default the present quota.
     #[arg(long, value_name = "CORES")]
     quota: Option<f64>,
-    /// The period to try, in milliseconds.
+    /// The period to try, in milliseconds. By default the present period.
     #[arg(long, value_name = "MS")]
     period_ms: Option<f64>,
-    /// The burst to try, in milliseconds of CPU time.
+    /// The burst to try, in milliseconds of CPU time. By default the present burst.
     #[arg(long, value_name = "MS")]
     burst_ms: Option<f64>,
-    /// Shell command that prints what is to become smaller, a number, of the time since it last
-    /// ran; without it, the 99th percentile of the time from waking to sleeping of the threads of
-    /// --pool.
+    /// A shell command that prints the number to minimise, measured since the command last ran. By
+    /// default the metric is the 99th percentile of a job's time, from waking to sleeping, in the
+    /// threads of --pool.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["pool", "port"])]
     metric: Option<String>,
     #[command(flatten)]
     of_port: OfPort,
-    /// The pool whose jobs are timed, by thread name; without it, the one that does most jobs.
+    /// Name of the threads whose jobs are timed. By default the pool that does most jobs.
     #[arg(long, value_name = "NAME", conflicts_with = "port")]
     pool: Option<String>,
-    /// Pairs of blocks, one under the present limit and one under the other.
+    /// Number of pairs of blocks. A pair has one block under the present limit and one under the
+    /// new limit.
     #[arg(long, default_value_t = 6, value_name = "N")]
     pairs: usize,
     /// Length of a block, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "S")]
     block_s: f64,
-    /// Keep the new limit if the metric is shown to be below this multiple of the present one: 1.05
-    /// to give CPU back.
+    /// Keep the new limit if the metric is shown to be below this multiple of its value under the
+    /// present limit. 1 asks for an improvement. To give CPU back, allow a small loss, such as
+    /// 1.05.
     #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
     below: f64,
-    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    /// Write the results to this file as JSON. `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

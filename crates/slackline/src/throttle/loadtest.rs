@@ -26,35 +26,40 @@ const CONFIDENCE: f64 = 0.95;
 /// The share of the lower capacity at which both sides are watched: both hold there, one only just.
 const WATCH_AT: f64 = 0.9;
 
+const SERVICE: &str = "If the service runs on this machine, name it by --pid, --cgroup, --unit or --container. loadtest then also \
+compares the cores in use before and after the change, under the same load.";
+
 #[derive(clap::Args)]
+#[command(after_help = SERVICE)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// The tool whose report the command prints. It must hold a rate and print the 99th percentile;
-    /// of pgbench, `-L` with the objective will do.
+    /// The tool whose report the command prints. The tool must keep a fixed rate and print the 99th
+    /// percentile. For pgbench, use `-L` with the objective instead of the percentile.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), requires = "command")]
     parse: Option<String>,
     #[command(flatten)]
     source: load::Source,
-    /// The objective: the 99th percentile of latency, in milliseconds.
+    /// Objective: limit for the 99th percentile of latency, in milliseconds.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: f64,
-    /// The objective: at most this share of the requests fails.
+    /// Objective: largest share of requests that may fail, from 0 to 1.
     #[arg(long, default_value_t = 0.001, value_name = "SHARE")]
     errors_max: f64,
-    /// The rate to start from, in requests a second.
+    /// The first rate to try, in requests a second.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     start: f64,
     /// Length of one run at one rate, in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = load::seconds, value_name = "S")]
     step_s: f64,
-    /// How close the capacity is found, relatively.
+    /// The search ends when the capacity is known to this relative precision.
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     tolerance: f64,
-    /// Independent searches, of each side.
+    /// Number of independent searches, for each side.
     #[arg(long, default_value_t = 3, value_name = "N")]
     runs: usize,
-    /// Shell command that puts the service into its first state; run again at the end.
+    /// Shell command that puts the service into its state before the change. The command runs again
+    /// at the end.
     #[arg(long, value_name = "COMMAND", requires = "after")]
     before: Option<String>,
     /// Shell command that makes the change.
@@ -62,10 +67,11 @@ pub(crate) struct Arguments {
     after: Option<String>,
     #[command(flatten)]
     watched: Option<Watched>,
-    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    /// Write the results to this file as JSON. `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write it as one HTML file, with the two histograms side by side.
+    /// Write the results to one HTML file, with the histograms of cores in use before and after the
+    /// change side by side.
     #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }
@@ -73,12 +79,12 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct Load {
-    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the
+    /// The URL, such as http://127.0.0.1:8080/. With `--requests`, the part of the URL before the
     /// paths of the list.
     #[arg(long, value_parser = load::url)]
     url: Option<String>,
-    /// A load generator of another kind: a shell command in which {rate} and {duration_s} are
-    /// filled in.
+    /// Use another load generator: a shell command. Slackline replaces {rate} (requests a second)
+    /// and {duration_s} (seconds).
     #[arg(
         long,
         value_name = "COMMAND",

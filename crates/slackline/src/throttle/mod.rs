@@ -24,17 +24,17 @@ use crate::Done;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what
-    /// causes it.
+    /// Watch a service and name the cause of throttling: cores in use in windows of 10 ms, threads
+    /// that want to run, throttled periods.
     Watch(watch::Arguments),
-    /// What pool sizes, quota, burst and period to set: a service's own jobs, recorded, simulated
-    /// under others.
+    /// Recommend pool sizes, quota, burst and period: record a service's jobs, then simulate them
+    /// under other settings.
     Advise(Box<advise::Arguments>),
-    /// Try another limit on a running service, and keep it only if it is shown to be better.
+    /// Try another CPU limit on a running service, and keep it only if it is shown to be better.
     Apply(apply::Arguments),
-    /// Find how much load a service takes within its objective, before and after a change.
+    /// Find the highest load at which a service holds its objective, before and after a change.
     Loadtest(Box<loadtest::Arguments>),
-    /// Rank the services of a fleet by CPU that could be given back and latency that could be won.
+    /// Rank the services of a fleet: which are throttled, and which could give CPU back.
     Fleet(fleet::Arguments),
 }
 

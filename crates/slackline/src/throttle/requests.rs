@@ -31,11 +31,11 @@ const BAR: f64 = 20.0;
 /// Whose latency is read.
 #[derive(Default, clap::Args)]
 pub(super) struct OfPort {
-    /// Read the latency of the requests on this TCP port off the wire, in the service's network
-    /// namespace; needs CAP_NET_RAW.
+    /// Measure the latency of the requests on this TCP port from the network packets, in the
+    /// service's network namespace. Needs CAP_NET_RAW.
     #[arg(long, value_name = "PORT")]
     port: Option<NonZeroU16>,
-    /// Which percentile of the latency, above 0 and below 100; 99 by default.
+    /// Percentile of the latency, above 0 and below 100. By default 99.
     #[arg(long, value_name = "P", requires = "port", value_parser = percentile)]
     percentile: Option<f64>,
 }

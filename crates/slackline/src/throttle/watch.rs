@@ -25,16 +25,17 @@ pub(crate) struct Arguments {
     watched: Watched,
     #[command(flatten)]
     of_port: OfPort,
-    /// How long to watch, in seconds; 10, or with --live until q.
+    /// How long to watch, in seconds. By default 10; with --live, until you press q.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
-    /// Show it in the terminal while it is watched; r counts from zero again, q ends it.
+    /// Show the measurements in the terminal while they run. Keys: r starts the counts from zero, q
+    /// ends.
     #[arg(long, conflicts_with = "json")]
     live: bool,
-    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    /// Write the results to this file as JSON. `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write it as one HTML file with its pictures inside.
+    /// Write the results to one HTML file, with its pictures inside.
     #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }
@@ -43,17 +44,19 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Watched {
-    /// The control group that this process is in.
+    /// The service, given by the id of one of its processes. The whole control group of the process
+    /// counts.
     #[arg(long, value_parser = process_number)]
     pid: Option<u32>,
-    /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole
-    /// host.
+    /// The service, given by its control group: the path below the root of the hierarchy, or the
+    /// full path. `/` is the whole host.
     #[arg(long, value_name = "PATH", value_parser = not_empty)]
     cgroup: Option<String>,
-    /// A systemd unit, e.g. `nginx.service` or `nginx`.
+    /// The service, given by its systemd unit, such as `nginx.service` or `nginx`.
     #[arg(long, value_parser = not_empty)]
     unit: Option<String>,
-    /// A container's id, whole or its beginning as `docker ps` prints it.
+    /// The service, given by its container's id: the full id, or the first digits as `docker ps`
+    /// prints them.
     #[arg(long, value_name = "ID", value_parser = not_empty)]
     container: Option<String>,
 }

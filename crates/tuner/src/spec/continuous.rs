@@ -29,45 +29,46 @@ impl Mode {
     }
 }
 
-/// How an experiment goes on after its promotion.
+/// How a continuous experiment continues after its promotion.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContinuousSpec {
-    /// Share of the time that the service runs the control's configuration, in rounds of
-    /// `evaluation.blocks` pairs of blocks. The share decides how often there is a round.
+    /// Share of the time in which the service runs the control's configuration, for comparison. The
+    /// comparisons are rounds of `evaluation.blocks` pairs of blocks, and the share decides how
+    /// often there is a round.
     pub control_share: f64,
     /// Metrics of the control that show whether the workload has changed. By default the
     /// objective's metric.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
-    /// How many equal parts a day is divided into. The workload is compared only with the workload
-    /// of the same part on earlier days, so that the daily rhythm raises no alarm. Choose a number
-    /// at which the load hardly changes within one part. 1: the load does not depend on the time of
-    /// day.
+    /// Number of equal parts of a day. The workload is compared only with the workload in the same
+    /// part of earlier days, so that the daily rhythm raises no alarm. Choose a number for which
+    /// the load hardly changes within one part. 1 means that the load does not depend on the time
+    /// of day.
     pub seasons: usize,
-    /// The same for the gain over the control. The gain depends less on the time of day, and fewer
-    /// parts find a change sooner.
+    /// Number of equal parts of a day, for comparing the gain over the control. The gain depends
+    /// less on the time of day than the workload does, and with fewer parts a change is found
+    /// sooner.
     pub gain_seasons: usize,
-    /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change
-    /// sooner. Use it only for a load that is the same on all days: any other load then raises
-    /// false alarms.
+    /// `true`: Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a
+    /// change sooner. Use `false` only if the load is the same on all days, because other loads
+    /// then raise false alarms.
     pub weekends: bool,
     /// The largest rate of false alarms, of all drift tests together, per day.
     pub false_alarms_per_day: f64,
-    /// Number of rounds in a row after which the promotion is rolled back. These rounds break a
-    /// constraint, or only the promoted configuration cannot be measured in them. After the first
-    /// such round the others follow at once.
+    /// Number of bad rounds in a row after which the promotion is rolled back. A round is bad if it
+    /// breaks a constraint, or if only the promoted configuration cannot be measured. After the
+    /// first bad round the next rounds follow at once.
     pub slo_rounds: usize,
     /// The largest number of promotions in a day of `time_zone`. After the last one there is no
-    /// search, either. Rollbacks do not count.
+    /// search for the rest of the day. Rollbacks do not count.
     pub changes_per_day: usize,
-    /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which
-    /// the control's configuration and the one in force alternate, go on at any time, and so do
-    /// rollbacks.
+    /// Times at which the experiment may search and promote, such as `["09:00-17:00"]`. By default
+    /// at any time. Rounds and rollbacks happen at any time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hours: Vec<String>,
     /// The time zone of `hours`, of `seasons` and of the days of `changes_per_day`, such as
-    /// `"Europe/Berlin"`. UTC by default. Required with `hours`.
+    /// `"Europe/Berlin"`. By default UTC. Required with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// While this alert fires, there is no search and no promotion. Rounds and rollbacks go on.
@@ -105,7 +106,7 @@ impl ContinuousSpec {
     }
 }
 
-/// An alert: an instant query of Prometheus. The alert fires while the query has a result. If the
+/// An alert: an instant query to Prometheus. The alert fires while the query has a result. If the
 /// server does not answer, the alert counts as firing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

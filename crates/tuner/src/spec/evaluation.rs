@@ -11,28 +11,28 @@ use crate::error::SpecError;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSpec {
-    /// Time with load before the first block, which is not measured. With `warm_up = "auto"` it is
+    /// Seconds with load before the first block, which are not measured. With `warm_up = "auto"`,
     /// the shortest warm-up.
     pub warm_up_s: f64,
-    /// `auto`: the measurement begins when the service is steady. Slackline looks at the CPU time
+    /// `auto`: the measurement begins when the service is steady. Slackline decides by the CPU time
     /// per request, the objective, and the compilers of a JVM. Without this key, the measurement
     /// begins after `warm_up_s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUpRule>,
-    /// With `warm_up = "auto"`, the longest warm-up of a side. After this time the measurement
-    /// begins in any case, and the evaluation says that the side was never steady.
+    /// With `warm_up = "auto"`, the longest warm-up of a side, in seconds. Then the measurement
+    /// begins, and the evaluation says that the side was not steady.
     pub warm_up_at_most_s: f64,
-    /// Whether the control keeps running from one evaluation of the search to the next (`warm`), or
-    /// is started for each evaluation (`fresh`). `warm` needs `pairing = "parallel"` and is the
-    /// default there, but not with `target.prepare`, `[workers]`, or metrics with `push`. A
-    /// verification starts both sides again for each run.
+    /// `warm`: the control keeps running from one evaluation of the search to the next. `fresh`:
+    /// the control is started for each evaluation. `warm` needs `pairing = "parallel"`, and is the
+    /// default there, except with `target.prepare`, `[workers]` or metrics with `push`. A
+    /// verification always starts both sides for each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlStart>,
-    /// Length of one side of a block.
+    /// Length of a block of one side, in seconds.
     pub block_s: f64,
-    /// Pairs of blocks.
+    /// Number of pairs of blocks.
     pub blocks: usize,
-    /// Time without load after every change of a knob or file.
+    /// Seconds without load after every change of a knob or file.
     pub settle_s: f64,
     /// End an evaluation early if its configuration is shown to be worse than the best one so far.
     pub early_abort: bool,

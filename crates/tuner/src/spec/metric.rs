@@ -12,29 +12,29 @@ use super::{Scalar, Spec, TargetSpec};
 use crate::error::SpecError;
 use crate::template::{self, Variables};
 
-/// A metric from elsewhere. Exactly one of `prometheus`, `command`, `wire`, `scrape` and `push`.
-///
-/// `prometheus` and `command` are read at both ends of every block if they are counters, else once
-/// after it. `wire`, `scrape` and `push` give a percentile of the latency of the block's requests,
-/// in microseconds. The number of these requests is the metric `NAME_requests`. A block with too
-/// few requests has no value: it fails.
+/// A further metric. Give exactly one of `prometheus`, `command`, `wire`, `scrape` and `push`.
+/// `prometheus` and `command` are read once after each block, or, for a counter, before and after
+/// each block. `wire`, `scrape` and `push` give a percentile of the latency of the block's
+/// requests, in microseconds. The metric `NAME_requests` is the number of these requests. A block
+/// with too few requests fails.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricSpec {
     /// Base URL of a Prometheus server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<String>,
-    /// An instant query that yields one value.
+    /// An instant query with one value as its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// A command whose output is one number.
+    /// A command, with its arguments, that prints one number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// The value only grows. The metric is its increase during the block.
+    /// `true`: the value is a counter, which only grows. The metric is its increase during the
+    /// block.
     #[serde(default)]
     pub counter: bool,
-    /// Latency read off the wire: packets of the service's TCP port, in the network namespace of
-    /// the target's process. Needs CAP_NET_RAW.
+    /// Latency measured in the network packets of the service's TCP port, in the network namespace
+    /// of the target's process. Needs CAP_NET_RAW.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<WireMetric>,
     /// Latency from a histogram on the service's own page of metrics.
@@ -45,25 +45,26 @@ pub struct MetricSpec {
     pub push: Option<PushMetric>,
 }
 
-/// Latency read off the wire.
+/// Latency measured in the network packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireMetric {
-    /// The service's TCP port. Of a service that Slackline starts it is `"{port}"`, which is also
-    /// the default.
+    /// The service's TCP port. For a service that Slackline starts, the default is `"{port}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Scalar>,
-    /// Which percentile, above 0 and below 100.
+    /// The percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
-    /// for the 99th), and 20 at least.
+    /// Smallest number of requests in a block. By default the number for which one request lies
+    /// beyond the percentile (100 for the 99th percentile), and at least 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
-    /// What is spoken on the port. By default each connection's first bytes decide.
+    /// The protocol on the port. By default Slackline detects the protocol from the first bytes of
+    /// each connection.
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
-    /// CPU time that reading may cost, in cores. Where packets cost more, connections are sampled.
+    /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a
+    /// sample of the connections. By default 0.01.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_budget_cores: Option<f64>,
 }
@@ -72,44 +73,45 @@ pub struct WireMetric {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrapeMetric {
-    /// The page, such as `"http://127.0.0.1:{port}/metrics"`. It is read at both ends of every
-    /// block.
+    /// The page, such as `"http://127.0.0.1:{port}/metrics"`. Slackline reads the page before and
+    /// after each block.
     pub url: String,
     /// The histogram's name, without `_bucket`.
     pub histogram: String,
-    /// Labels that a series must have; series that match are added up.
+    /// Labels that a series must have. All matching series are added up.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Unit of the buckets' bounds.
     #[serde(default)]
     pub unit: Unit,
-    /// Which percentile, above 0 and below 100.
+    /// The percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
-    /// for the 99th), and 20 at least.
+    /// Smallest number of requests in a block. By default the number for which one request lies
+    /// beyond the percentile (100 for the 99th percentile), and at least 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
 }
 
-/// Latency from pushed timers. Exactly one of `udp` and `unix`.
+/// Latency from timers that the service sends. Give exactly one of `udp` and `unix`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushMetric {
     /// An address of the loopback interface, such as `"127.0.0.1:8125"` or `"127.0.0.1:{port}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<String>,
-    /// The path of a Unix datagram socket, which is made: `"{dir}/timers.sock"`.
+    /// The path of a Unix datagram socket, such as `"{dir}/timers.sock"`. Slackline creates the
+    /// socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<String>,
-    /// The timer's name. By default every timer counts.
+    /// The name of the timer that counts. By default every timer counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer: Option<String>,
-    /// Which percentile, above 0 and below 100.
+    /// The percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
-    /// for the 99th), and 20 at least.
+    /// Smallest number of requests in a block. By default the number for which one request lies
+    /// beyond the percentile (100 for the 99th percentile), and at least 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
 }

@@ -56,7 +56,7 @@ use crate::quota::QuotaSpec;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Name of the experiment, for reports; by default the file's name.
+    /// Name of the experiment in reports. By default the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Seed of the search. With the same seed and the same measurements, the search proposes the
@@ -67,34 +67,35 @@ pub struct Spec {
     /// drift (`serve` only).
     #[serde(default, skip_serializing_if = "Mode::is_once")]
     pub mode: Mode,
-    /// What may be changed.
+    /// The parameters: what may be changed.
     pub parameters: Vec<ParameterSpec>,
-    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`,
-    /// `"2*threads + cache_mb <= 4096"`.
+    /// Conditions on several parameters: an order (`"min_pool <= max_pool"`) or a linear constraint
+    /// (`"2*threads + cache_mb <= 4096"`). The search proposes only configurations that hold all of
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
-    /// Configurations to try first. A parameter that is left out has its default.
+    /// Configurations to try first. A parameter that you leave out has its default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initial: Vec<BTreeMap<String, Scalar>>,
-    /// Constants for the templates. An arm of the verification may have other values.
+    /// Constants for templates. An arm of the verification can have other values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Scalar>,
     /// The service and how a configuration is applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSpec>,
-    /// What loads the service. Without it, the service's own users are the load, and a metric reads
-    /// their latency (`wire`, `scrape`, `push`).
+    /// What loads the service. Without this table, the service's own users are the load, and a
+    /// metric reads their latency (`wire`, `scrape`, `push`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
-    /// Further metrics, by name. The workload and the target's processes give metrics by
-    /// themselves.
+    /// Further metrics, by name. The metrics of the workload and of the target's processes need no
+    /// entry here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, MetricSpec>,
-    /// What is to become better.
+    /// The metric to improve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<ObjectiveSpec>,
-    /// What must hold, as `METRIC <= NUMBER` or `METRIC <= NUMBER * control`, or with `>=` or `=`:
-    /// `"latency_p99_us <= 1.05 * control"`, `"throttled_periods = 0"`.
+    /// Limits on metrics. Write `METRIC <= NUMBER` or `METRIC <= NUMBER * control`, or use `>=` or
+    /// `=`. Examples: `"latency_p99_us <= 1.05 * control"`, `"throttled_periods = 0"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<String>,
     /// How one configuration is measured.
@@ -106,18 +107,19 @@ pub struct Spec {
     /// How the winner is measured again.
     #[serde(default)]
     pub verification: VerificationSpec,
-    /// How configurations are chosen.
+    /// How the search chooses configurations.
     #[serde(default)]
     pub search: SearchSpec,
-    /// Lets workers (`slackline worker`) on other hosts measure, in place of the server's host.
+    /// Let workers (`slackline worker`) on other hosts measure, instead of the server's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
-    /// How `mode = "continuous"` watches and when it may change something.
+    /// For `mode = "continuous"`: how the service is watched after the promotion, and when
+    /// something may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuous: Option<ContinuousSpec>,
 }
 
-/// Which workers may measure an experiment.
+/// The workers that may measure an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSpec {
@@ -125,7 +127,7 @@ pub struct WorkersSpec {
     /// `{ kernel = "6.1.0-41-amd64", rack = "b" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Evaluations that are measured at once, each on another worker.
+    /// Number of evaluations that are measured at once, each on another worker.
     pub at_once: usize,
 }
 
@@ -179,13 +181,13 @@ pub enum Scale {
     Log,
 }
 
-/// One parameter: its values and, if it is a kernel knob, which one.
+/// One parameter: its values and, for a kernel knob, the place of the knob.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterSpec {
-    /// Name, as used in templates: `{name}`.
+    /// Name of the parameter. Templates use it as `{name}`.
     pub name: String,
-    /// Kind of values.
+    /// Kind of the values.
     #[serde(rename = "type")]
     pub kind: ParameterType,
     /// Lowest value (`int`, `float`).
@@ -198,120 +200,121 @@ pub struct ParameterSpec {
     /// `float`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// `linear` or `log`; `log` needs `low` above 0.
+    /// How the search measures distances between values. `log` suits a range over several orders of
+    /// magnitude, and needs `low` above 0.
     #[serde(default)]
     pub scale: Scale,
-    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. For a
-    /// parameter with two values, list the "off" value first: the search learns an effect that
-    /// switches share.
+    /// The values of an `ordinal` parameter in their order, or the values of a `categorical`
+    /// parameter. For a parameter with two values, list the "off" value first: the search learns an
+    /// effect that switches share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
-    /// Values with a meaning of their own, outside the order of the range, such as 0 = off. A
-    /// knob's live value that stands for "no limit" (`max`, −1, near 2^63 or 2^64) is such a value
+    /// Values with a special meaning outside the order of the range, such as 0 for "off". If the
+    /// present value of a knob means "no limit" (`max`, −1, near 2^63 or 2^64), it is special
     /// without being listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Scalar>,
-    /// The control's value. An experiment needs it, unless the parameter is a kernel knob without
-    /// `write`, whose live value is read. `slackline ask-tell` needs no default: it takes the
-    /// middle of the range or of an `ordinal`'s values, the first of a `categorical`'s values, or
+    /// The control's value. Required in an experiment, except for a kernel knob without `write`:
+    /// there Slackline reads the present value. `slackline ask-tell` needs no default. It takes the
+    /// middle of a range or of an `ordinal`'s values, the first value of a `categorical`, or
     /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Scalar>,
-    /// Where the author believes the best value lies.
+    /// The value that you expect to be best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<PriorSpec>,
-    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`. If the sysctl is a list,
-    /// `[N]` names one value, counted from 0: `"net.ipv4.tcp_rmem[2]"`. The same holds for other
-    /// knobs that are lists.
+    /// This parameter is a sysctl, such as `"vm.swappiness"`. If the sysctl is a list, `[N]` names
+    /// one value, counted from 0: `"net.ipv4.tcp_rmem[2]"`. The same holds for other knobs that are
+    /// lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctl: Option<String>,
-    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`,
-    /// `"vda/iosched/fifo_batch"`; `*` in place of `vda` is the device that holds `/`.
+    /// This parameter is a setting of a block device's queue, such as `"vda/read_ahead_kb"` or
+    /// `"vda/iosched/fifo_batch"`. `*` instead of `vda` means the device that holds `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_queue: Option<String>,
-    /// This parameter is a file of a cgroup (v1 or v2): `"my.slice/cpu.max"`.
+    /// This parameter is a file of a control group (v1 or v2), such as `"my.slice/cpu.max"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// This parameter is the contents of a file with this absolute path: of sysfs, debugfs or
-    /// procfs, or an ordinary file.
+    /// This parameter is the content of the file with this absolute path. The file may be in sysfs,
+    /// debugfs or procfs, or an ordinary file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// This parameter is a scheduling attribute of the target's threads (sched_setattr(2)):
-    /// `slice_us`, `nice` or `policy`. If Slackline starts the instances, each instance has its own
-    /// value. Otherwise the threads of the service in `target.observe` have this value, and its new
-    /// threads, too.
+    /// This parameter is a scheduling attribute of the target's threads (sched_setattr(2)). If
+    /// Slackline starts the instances, each instance has its own value. Otherwise all threads of
+    /// the service in `target.observe` get the value, including new threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sched: Option<SchedKind>,
-    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs
-    /// `default`.
+    /// The text to write to the knob, if the text is more than the value: `"4096 131072 {name}"`.
+    /// Needs `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<String>,
-    /// If the knob is absent, Slackline leaves the parameter out and says so. Without this key,
-    /// that is an error.
+    /// `true`: if the host does not have the knob, Slackline leaves the parameter out and says so.
+    /// `false`: a missing knob is an error.
     #[serde(default)]
     pub optional: bool,
 }
 
-/// A belief about the best value.
+/// Your expectation of the best value.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriorSpec {
-    /// The value believed best.
+    /// The value that you expect to be best.
     pub best_guess: Scalar,
-    /// Above 0 (no idea) and below 1 (certain).
+    /// How sure you are: above 0 (no idea) and below 1 (certain).
     pub confidence: f64,
 }
 
-/// The service under test.
-///
-/// With `start`, Slackline runs two instances of it, control and experiment. Without, there is one
-/// running system, whose knobs and files are switched from block to block.
-///
-/// Commands run in the specification's directory. In them, URLs, `env`, `files` and template files
-/// `{NAME}` is the value of a parameter or variable; besides, `{port}` and `{dir}` are the
-/// instance's own port and directory, `{side}` is `control` or `experiment`, and `{spec_dir}` the
-/// specification's directory. `{{NAME}}` is the text `{NAME}`; other braces stay.
+/// The service under test. With `start`, Slackline runs two instances of the service, control and
+/// experiment. Without `start`, there is one running service, and Slackline switches its knobs and
+/// files from block to block. Commands run in the specification's directory. Commands, URLs, `env`,
+/// `files` and template files can contain names in braces. `{NAME}` is the value of a parameter or
+/// variable. `{port}` and `{dir}` are the instance's own port and directory. `{side}` is `control`
+/// or `experiment`. `{spec_dir}` is the specification's directory. Write `{{NAME}}` for the text
+/// `{NAME}`. Other braces stay as they are.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
-    /// Two instances side by side, or one side at a time. `parallel` needs `start`.
+    /// `parallel`: both instances are measured at the same time. `alternating`: one side after the
+    /// other. `parallel` needs `start`.
     #[serde(default)]
     pub pairing: Pairing,
-    /// Command run before each start of an instance, to its end, e.g. `initdb`.
+    /// A command to run before each start of an instance, such as `initdb`. The instance starts
+    /// when the command has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Vec<String>>,
-    /// Command that is the service (it must stay in the foreground).
+    /// The command that runs the service. It must stay in the foreground.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
-    /// Environment of all commands but the workload's, beyond Slackline's own. A secret comes from
-    /// a file: `DB_PASSWORD = { file = "password.txt" }`.
+    /// Environment variables for all commands except the workload's, in addition to Slackline's own
+    /// environment. Read a secret from a file: `DB_PASSWORD = { file = "password.txt" }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, TextOrFile>,
-    /// Files made from templates, before the start or the `apply` steps.
+    /// Files to write from templates, before the start or before the `apply` steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
-    /// What tells a running service of a new configuration: reload, restart, an HTTP request.
+    /// The steps that make a running service use a new configuration: a reload, a restart, an HTTP
+    /// request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub apply: Vec<ApplySpec>,
-    /// When the service counts as up.
+    /// How to find out that the service is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadySpec>,
-    /// How a started service is stopped; SIGTERM and 10 s by default.
+    /// How to stop a service that Slackline started. By default SIGTERM, and SIGKILL after 10 s.
     #[serde(default)]
     pub stop: StopSpec,
-    /// Ports of the control's and the experiment's instance, `{port}` in templates; free ones by
-    /// default.
+    /// Ports of the control's and the experiment's instance. In templates, `{port}` is the port. By
+    /// default free ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<[u16; 2]>,
-    /// CPUs of the two instances, such as `["0", "1"]`; swapped between the sides after every block
-    /// when `parallel`.
+    /// CPUs of the two instances, such as `["0", "1"]`. With `parallel`, the sides swap their CPUs
+    /// after every block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<[String; 2]>,
-    /// A CPU quota for each instance, in a control group of its own: throttling is then counted
+    /// A CPU quota for each instance, in a control group of its own. Throttling is then counted,
     /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaSpec>,
-    /// Where to count the CPU time of a service that Slackline does not start.
+    /// Where to count the CPU time of a service that Slackline did not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observe: Option<ObserveSpec>,
 }
@@ -358,9 +361,9 @@ pub enum Pairing {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// The template, relative to the specification.
+    /// The template file, relative to the specification's directory.
     pub template: PathBuf,
-    /// Where to put the result; `{dir}` is the instance's own directory.
+    /// Where to write the result. `{dir}` is the instance's own directory.
     pub path: String,
 }
 
@@ -368,38 +371,39 @@ pub struct FileSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplySpec {
-    /// A command. If its exit code is not 0, the configuration is refused.
+    /// A command. If its exit code is not 0, the service has refused the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// An HTTP request to this URL. With a status of 400 or above the configuration is refused.
+    /// An HTTP request to this URL. If the status is 400 or above, the service has refused the
+    /// configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Its method; `POST` by default.
+    /// The method of the HTTP request. By default `POST`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Its body.
+    /// The body of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The step runs only if one of these parameters or variables changes. So a parameter that
-    /// needs only a reload does not restart the service. Empty: the step runs at each change.
+    /// Run the step only if one of these parameters or variables changes. So a parameter that needs
+    /// only a reload does not restart the service. Empty: the step runs at each change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
 }
 
-/// When a service counts as up; exactly one of `url`, `port`, `command`.
+/// How to find out that a service is ready. Give exactly one of `url`, `port` and `command`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadySpec {
-    /// A GET of this URL answers 2xx or 3xx.
+    /// The service is ready when a GET of this URL returns a status 2xx or 3xx.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// 127.0.0.1 accepts on this port: `"{port}"`.
+    /// The service is ready when 127.0.0.1 accepts connections on this port, such as `"{port}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// This command ends with 0.
+    /// The service is ready when this command ends with exit code 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// A configuration that is not up after this time has crashed.
+    /// Seconds after which a service that is not ready counts as crashed.
     #[serde(default = "ready_timeout_s")]
     pub timeout_s: f64,
 }
@@ -408,14 +412,14 @@ fn ready_timeout_s() -> f64 {
     30.0
 }
 
-/// How a started service ends.
+/// How to stop a service that Slackline started.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopSpec {
     /// The signal that ends the service: `TERM`, `INT`, `QUIT` or `KILL`.
     #[serde(default = "stop_signal")]
     pub signal: String,
-    /// After this time Slackline kills the service.
+    /// Seconds after which Slackline kills the service.
     #[serde(default = "stop_grace_s")]
     pub grace_s: f64,
 }
@@ -436,32 +440,34 @@ impl Default for StopSpec {
     }
 }
 
-/// Where to count CPU time of a service that was running before; exactly one.
+/// Where to count the CPU time of a service that Slackline did not start. Give exactly one key.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveSpec {
-    /// The service's first process; its descendants count too.
+    /// The id of the service's first process. Its descendants count, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// A file that holds that pid.
+    /// A file that holds the id of the service's first process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
-    /// The service's cgroup, which gives throttled periods as well.
+    /// The service's control group. Throttled periods are counted, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
 }
 
-/// What loads the service: run once for each side of each block.
+/// What loads the service. The load runs once for each side of each block.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
-    /// The command; names are filled in as in `target`, and `{duration_s}`, the block's length.
+    /// The command of a load generator, with its arguments. Names are replaced as in `target`.
+    /// `{duration_s}` is the length of the block, in seconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Slackline's own load generator, in place of a command.
+    /// Use Slackline's own load generator instead of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpSpec>,
-    /// How its output is read; exactly one of `parse`, `json`, `regex`.
+    /// The tool whose output the command prints. With `command`, give exactly one of `parse`,
+    /// `json` and `regex`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse: Option<Format>,
     /// Metric names and their JSON paths: `{ latency_p99_us = "latency.p99" }`.
@@ -470,26 +476,27 @@ pub struct WorkloadSpec {
     /// Metric names and regular expressions whose first group is the number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regex: BTreeMap<String, String>,
-    /// Its environment, beyond Slackline's own, as in `target`.
+    /// Environment variables for the command, in addition to Slackline's own environment, as in
+    /// `target`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, TextOrFile>,
-    /// CPUs it runs on, such as `"2-3"`.
+    /// CPUs that the load generator runs on, such as `"2-3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
-    /// The load waits for answers, so its rate is the service's capacity. By default Slackline
-    /// decides by the load generator's name and options, if it knows them.
+    /// `true`: the load waits for answers, so its rate is the service's capacity. By default
+    /// Slackline decides by the load generator's name and options, if it knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_loop: Option<bool>,
-    /// The same load without a fixed rate, which shows the capacity. Slackline runs this command at
-    /// the end for the winner and the control, and reads its output as that of `command`. `http`
-    /// needs none.
+    /// The command of the same load without a fixed rate, which shows the capacity. Slackline runs
+    /// it at the end for the winner and the control, and reads its output like the output of
+    /// `command`. `http` does not need this key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capacity_command: Vec<String>,
-    /// Its time limit, beyond the block's length.
+    /// Seconds that the command may run beyond the length of the block.
     #[serde(default = "workload_grace_s")]
     pub grace_s: f64,
-    /// Smallest values of metrics on the control. If a value is below, the load was too slow, and
-    /// the evaluation has `failed`.
+    /// Smallest values of metrics on the control. If a metric is below its value, the load was too
+    /// slow, and the evaluation has `failed`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minimum: BTreeMap<String, f64>,
 }
@@ -565,35 +572,36 @@ pub enum ObjectiveScale {
     Absolute,
 }
 
-/// What is to become better.
+/// The metric to improve.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveSpec {
-    /// The metric, of these: what the workload prints (`requests`, `requests_per_s`,
-    /// `latency_p99_us`, `errors` and others); of the target's processes `cpu_s`, `cpu_user_s`,
-    /// `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`; with `quota`, or
-    /// a cgroup that is observed, `periods`, `throttled_periods`, `throttled_s`; of a JVM
-    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`; and those in
-    /// `metrics`. `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
+    /// The name of a metric. From the workload: `requests`, `requests_per_s`, `latency_p99_us`,
+    /// `errors` and others that it prints. From the target's processes: `cpu_s`, `cpu_user_s`,
+    /// `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`. With `quota` or
+    /// an observed control group: `periods`, `throttled_periods`, `throttled_s`. From a JVM:
+    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`. Also each metric
+    /// in `metrics`. Each counted metric X also gives `X_per_request` and `X_per_s`.
     pub metric: String,
-    /// `minimise` or `maximise`.
+    /// Whether a smaller value is better (`minimise`) or a larger one (`maximise`).
     #[serde(default)]
     pub goal: Goal,
-    /// k: the objective is `mean + k·std` over the blocks (`mean − k·std` when maximising).
+    /// Weight k of the spread between blocks. The objective is `mean + k·std` over the blocks, or
+    /// `mean − k·std` when maximising.
     #[serde(default)]
     pub std_weight: f64,
-    /// `ratio` or `absolute`.
+    /// `ratio`: the objective is compared with the control's. `absolute`: the value itself counts.
     #[serde(default)]
     pub scale: ObjectiveScale,
 }
 
-/// When the search ends, whichever comes first.
+/// When the search ends: at the limit that is reached first.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BudgetSpec {
-    /// Evaluations, the failed ones included.
+    /// Number of evaluations, including failed ones.
     pub evaluations: usize,
-    /// Minutes; no limit by default.
+    /// Time limit of the search, in minutes. By default no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_time_min: Option<f64>,
 }
@@ -607,7 +615,7 @@ impl Default for BudgetSpec {
     }
 }
 
-/// How configurations are chosen.
+/// How the search chooses configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrategyName {
@@ -639,24 +647,24 @@ pub enum AcquisitionName {
     Poi,
 }
 
-/// How configurations are chosen.
+/// How the search chooses configurations.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchSpec {
-    /// `bayesian`, `random`, `sobol` or `latin-hypercube`.
+    /// The search strategy.
     pub strategy: StrategyName,
-    /// `log-noisy-ei`, `ei`, `log-ei`, `ucb` or `poi`.
+    /// The acquisition function of `bayesian`.
     pub acquisition: AcquisitionName,
     /// Number of configurations that are spread evenly over the space before the model decides. By
     /// default the number of parameters plus one, but at least 4 and at most 6.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_random: Option<usize>,
-    /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or
-    /// `.jsonl` files of `{"config":{…},"value":…}`, lines of what `slackline ask-tell` is told:
-    /// the search starts from them, and trusts them as far as they agree with its own measurements.
-    /// For `tune` a value is the logarithm of the ratio to the control, or with
-    /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is
-    /// better. 12 at the most.
+    /// Earlier results from which the search starts, up to 12 files. Each file is a report (`tune
+    /// --json`) of an experiment on the same or overlapping parameters, or a `.jsonl` file with
+    /// lines `{"config":{…},"value":…}`, as told to `slackline ask-tell`. The search trusts earlier
+    /// results only as far as they agree with its own measurements. For `tune`, `value` is the
+    /// natural logarithm of the ratio to the control, or with `scale = "absolute"` the measured
+    /// value. The objective's `goal` says whether a larger value is better.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm_start: Vec<PathBuf>,
 }

@@ -8,43 +8,43 @@ use serde::{Deserialize, Serialize};
 use super::Scalar;
 use crate::conclusion::Guard;
 
-/// How the winner is measured again, on fresh runs.
+/// How the best configurations are measured again, in fresh runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VerificationSpec {
-    /// How many of the best configurations.
+    /// How many of the best configurations are verified.
     pub top: usize,
-    /// Fresh runs of each configuration. If they do not decide the objective and each constraint,
-    /// the same number of runs is added, up to `max_runs`.
+    /// Number of fresh runs of each configuration. If they do not decide the objective and each
+    /// constraint, Slackline adds the same number of runs, up to `max_runs`.
     pub runs: usize,
-    /// The largest number of fresh runs of each configuration, by default three times `runs`. The
-    /// intervals hold at `confidence` for all looks together.
+    /// The largest number of fresh runs of each configuration. By default three times `runs`. The
+    /// intervals have the stated `confidence`, however often runs are added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_runs: Option<usize>,
-    /// Pairs of blocks in each run; as many as in an evaluation by default.
+    /// Number of pairs of blocks in each run. By default the number of an evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<usize>,
-    /// Confidence of the intervals.
+    /// Confidence of the intervals, between 0 and 1.
     pub confidence: f64,
-    /// The smallest change of interest, 0.01 for 1 %. A verification ends when a larger change is
-    /// excluded. A guard that is worse by less does not count.
+    /// The smallest change of interest: 0.01 is 1 %. A verification ends when the measurements
+    /// exclude a larger change. A guard that is worse by less does not count as worse.
     pub smallest_effect: f64,
-    /// Guards that may be shown worse: the winner is promoted in any case. `throughput`,
-    /// `latency-p99`, `errors`, `memory`.
+    /// Guards that may become worse. The winner is promoted even if these guards are shown to be
+    /// worse.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_worse: Vec<Guard>,
     /// If the load has a fixed rate, compare the capacity of the winner with the control's at the
-    /// end. By default Slackline does so for a service that it starts itself, and not for one that
+    /// end. By default `true` for a service that Slackline starts, and `false` for a service that
     /// was running before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<bool>,
-    /// Promote even if a constraint could not be decided within `max_runs`.
+    /// `true`: promote even if a constraint could not be decided within `max_runs`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accept_undecided: bool,
     /// Further metrics to report with intervals.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub report: Vec<String>,
-    /// Other configurations measured beside the winner, against the same control.
+    /// Other configurations to measure beside the winner, against the same control.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<ArmSpec>,
 }
@@ -93,7 +93,7 @@ impl VerificationSpec {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArmSpec {
-    /// Its name in the report.
+    /// The name of the arm in the report.
     pub name: String,
     /// Template variables that differ from the experiment's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -27,26 +27,26 @@ const WORST_OF: usize = 50;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same
-    /// interface; with `USER:PASSWORD@` before the host where it wants a login.
+    /// Base URL of the Prometheus server that scrapes the agents, or of a store with the same API.
+    /// If a login is needed, write `USER:PASSWORD@` before the host.
     #[arg(long, value_name = "URL")]
     prometheus: String,
-    /// Over how long to judge, in seconds.
+    /// How much time before --at to judge, in seconds.
     #[arg(long, default_value_t = 1800, value_name = "S")]
     window_s: u32,
-    /// As of then instead of now: seconds since 1970, or RFC 3339.
+    /// End of the time to judge: seconds since 1970, or RFC 3339. By default now.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// Only series with these labels, such as 'cluster="a",env=~"prod.*"'.
+    /// Use only series with these labels, such as 'cluster="a",env=~"prod.*"'.
     #[arg(long = "match", default_value = "", value_name = "MATCHERS")]
     matchers: String,
-    /// Services that each table lists.
+    /// Number of services in each table.
     #[arg(long, default_value_t = 15, value_name = "N")]
     top: usize,
-    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    /// Write the results to this file as JSON. `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with pictures to this file; it needs nothing else.
+    /// Write the report to one HTML file, with its pictures inside.
     #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
     html: Option<PathBuf>,
 }
