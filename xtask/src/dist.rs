@@ -77,6 +77,8 @@ fn stage(root: &Path, binary: &Path) -> anyhow::Result<()> {
         ("experiment.json", &["schema"][..]),
         ("report.json", &["schema", "--report"]),
         ("isolate.json", &["isolate", "schema"]),
+        ("relayout.json", &["relayout", "schema"]),
+        ("serve-block.json", &["serve-block", "schema"]),
     ] {
         let schema = output(Command::new(binary).args(arguments))?;
         std::fs::write(stage.join("schema").join(file), schema)?;

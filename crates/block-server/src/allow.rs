@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -92,12 +93,21 @@ impl Allow {
     }
 }
 
-/// The key as it stands in the file.
-#[derive(Deserialize, Default)]
+/// The clients that may use a tenant. With both keys, a client must satisfy both.
+#[derive(Deserialize, Default, JsonSchema)]
+#[schemars(rename = "Allow")]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawAllow {
+    /// Networks and addresses of clients, such as `"10.0.0.0/8"` or `"10.0.0.1"`. By default any
+    /// address.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     addresses: Option<Spanned<Vec<Spanned<String>>>>,
+    /// Certificates of clients: a name in the certificate, such as `"db.example.com"`, or its
+    /// fingerprint (`"sha256:3F:8A:…"`). Needs `tls.client_ca`. By default any client.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     client_certificates: Option<Spanned<Vec<Spanned<String>>>>,
+    // Known, so that the message can say what to write instead.
+    #[schemars(skip)]
     tls_psk: Option<Spanned<String>>,
 }
 

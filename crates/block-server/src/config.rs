@@ -5,25 +5,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use qos::{Grouped, Objective};
-use serde::Deserialize;
 use serde_path_to_error::Segment;
 use toml::Spanned;
 
 use crate::addresses;
 pub use crate::addresses::metrics_of;
-use crate::allow::{Allow, RawAllow};
+use crate::allow::Allow;
 use crate::cores::{self, Core};
+pub use crate::file::schema;
+use crate::file::{CONNECTIONS, DRAIN_S, RawConfig, RawDevice, RawObjective, RawTenant, RawTls};
+use crate::number::Whole;
 pub use crate::number::{SIZE_HINT, parse_size};
-use crate::number::{Share, Whole};
-use crate::nvme::NAMESPACES;
-use crate::nvme::config::{NvmeSpec, RawNvme};
+use crate::nvme::config::NvmeSpec;
 pub use crate::place::{ConfigError, NamedFile, Place};
 
-/// As many connections as a process may have descriptors by default (`fs.nr_open` of sysctl, less
-/// some for the rest).
-const CONNECTIONS_MAX: u64 = 1_000_000;
-/// An hour.
-const DRAIN_S_MAX: u64 = 3600;
 /// The largest file that the kernel knows, in whole TiB.
 const CREATE_MAX_BYTES: u64 = (1 << 63) - (1 << 40);
 const ONE_BYTE: (u64, &str) = (1, "1");
@@ -175,54 +170,6 @@ pub struct Config {
     pub addresses: Vec<(SocketAddr, Place)>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawConfig {
-    listen: Option<Spanned<Vec<Spanned<String>>>>,
-    nvme: Option<RawNvme>,
-    #[serde(default)]
-    plaintext_beyond_loopback: bool,
-    tls: Option<RawTls>,
-    metrics: Option<Spanned<String>>,
-    #[serde(default)]
-    cores: Vec<Spanned<cores::Cpu>>,
-    memory: Option<Spanned<String>>,
-    connections_max: Option<Whole<1, CONNECTIONS_MAX>>,
-    drain_s: Option<Whole<0, DRAIN_S_MAX>>,
-    audit_log: Option<Spanned<PathBuf>>,
-    #[serde(default)]
-    device: Vec<Spanned<RawDevice>>,
-    #[serde(default)]
-    tenant: Vec<Spanned<RawTenant>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTls {
-    certificate: Spanned<PathBuf>,
-    key: Spanned<PathBuf>,
-    client_ca: Option<Spanned<PathBuf>>,
-    #[serde(default = "is_required")]
-    required: bool,
-}
-
-fn is_required() -> bool {
-    true
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawDevice {
-    name: Option<Spanned<String>>,
-    path: Option<Spanned<PathBuf>>,
-    create: Option<Spanned<String>>,
-    preallocate: Option<Spanned<bool>>,
-    direct: Option<Spanned<bool>>,
-    memory: Option<Spanned<String>>,
-    simulated: Option<Spanned<String>>,
-    calibration: Option<Spanned<PathBuf>>,
-}
-
 impl RawDevice {
     fn is_preallocated(&self) -> bool {
         self.preallocate.as_ref().is_some_and(|it| *it.as_ref())
@@ -241,29 +188,6 @@ impl RawDevice {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTenant {
-    export: Spanned<String>,
-    device: Spanned<String>,
-    range: Option<RawRange>,
-    #[serde(default)]
-    read_only: bool,
-    description: Option<Spanned<String>>,
-    #[serde(default)]
-    allow: RawAllow,
-    objective: Option<Spanned<RawObjective>>,
-    namespace: Option<Spanned<Whole<1, { NAMESPACES as u64 }>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawObjective {
-    p95_us: Whole<1, { qos::P95_US_MAX as u64 }>,
-    iops: Whole<1, { qos::IOPS_MAX as u64 }>,
-    read_share: Share,
-}
-
 impl RawObjective {
     fn objective(&self) -> Objective {
         Objective {
@@ -272,13 +196,6 @@ impl RawObjective {
             read_share: self.read_share.0,
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawRange {
-    offset: Option<Spanned<String>>,
-    length: Option<Spanned<String>>,
 }
 
 /// Keys of the file that belong to no table.
@@ -712,9 +629,9 @@ impl Reader<'_> {
                 .transpose()?,
             cores: cores::read(self, &raw.cores)?,
             memory_bytes,
-            connections_max: raw.connections_max.map_or(16_384, Whole::size),
+            connections_max: raw.connections_max.map_or(CONNECTIONS, Whole::size),
             audit_log: raw.audit_log.as_ref().map(|it| it.as_ref().clone()),
-            drain_s: raw.drain_s.map_or(10, Whole::small),
+            drain_s: raw.drain_s.map_or(DRAIN_S, Whole::small),
             devices,
             tenants,
             keys: [

@@ -7,7 +7,7 @@ use crate::config::{ConfigError, Place, Reader};
 use crate::number::Whole;
 
 /// As many shards as a device may have schedulers.
-const CORES_MAX: usize = qos::THREADS_MAX as usize;
+pub(crate) const CORES_MAX: usize = qos::THREADS_MAX as usize;
 
 /// A CPU, and where the configuration names it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -43,6 +43,7 @@ mod calibration;
 mod connection;
 mod creation;
 mod execute;
+mod file;
 mod negotiate;
 mod number;
 mod payload;

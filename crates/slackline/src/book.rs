@@ -1,13 +1,10 @@
 //! The manual names commands, options and keys that exist. `tests/blackbox/book.rs` runs the
 //! commands that can be run.
 
-#[path = "../tests/blackbox/book/pages.rs"]
-mod pages;
-
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use pages::{Block, Mark};
+use crate::pages::{self, Block, Mark};
 
 /// What a fragment of an experiment is completed with: a service that Slackline starts, or one that
 /// runs by itself.
@@ -32,7 +29,11 @@ const BLOCKS: &[&str] = &[r#"
 const ISOLATE: &[&str] = &[r#"
     service = { unit = "app.service", objective = { p99_ms = 5 }, latency = { wire = { port = 80 } } }
 "#];
+const RELAYOUT: &[&str] = &[r#"watch = [{ exe = "mariadbd" }]"#];
 const WORKERS: &[&str] = &[r#"nats = { url = "tls://nats.example:4222" }"#];
+
+/// The users of the manual's examples.
+const PASSWD: &str = "mysql:x:107:115::/nonexistent:/bin/false\n";
 
 /// What is wrong on a page.
 fn faults(text: &str) -> Vec<String> {
@@ -141,6 +142,7 @@ fn check_file(block: &Block) -> Result<(), String> {
         "experiment" => EXPERIMENTS,
         "blocks" => BLOCKS,
         "isolate" => ISOLATE,
+        "relayout" => RELAYOUT,
         "worker" => WORKERS,
         _ => &[],
     };
@@ -175,11 +177,13 @@ fn check_as(kind: &str, text: &str) -> Result<(), String> {
     ] {
         read(std::fs::write(path, text))?;
     }
+    crate::schemas::check(kind, text).map_err(|error| format!("its JSON Schema: {error}"))?;
     match kind {
         "experiment" => read(tuner::spec::check_text(text.to_owned(), file)),
         "ask-tell" => read(tuner::spec::load_space(file, &host::Roots::default())),
         "isolate" => read(isolate_run::Config::read(file)),
         "blocks" => read(block_server::config::Config::read(file)),
+        "relayout" => read(crate::relayout::check_config(file, PASSWD)),
         "notify" => read(dashboard::Notifications::read(file)),
         "workers" => read(dispatch::ServerConfig::read(file)),
         "worker" => read(dispatch::WorkerConfig::read(file)),

@@ -14,12 +14,17 @@ mod live;
 mod load;
 mod own_files;
 mod page;
+#[cfg(test)]
+#[path = "../tests/blackbox/book/pages.rs"]
+mod pages;
 mod progress;
 mod promotions;
 #[cfg(test)]
 mod reference;
 mod relayout;
 mod restore;
+#[cfg(test)]
+mod schemas;
 mod serve;
 mod serve_block;
 mod serve_cache;
@@ -149,7 +154,8 @@ enum Command {
         /// The directory. Slackline creates it if it does not exist.
         directory: PathBuf,
     },
-    /// Print the JSON Schema of a specification or of a report.
+    /// Print the JSON Schema of a specification or of a report. Other files: `slackline isolate
+    /// schema`, `relayout schema`, `serve-block schema`.
     Schema {
         /// Print the schema of a report, as `tune --json` writes it. docs/report.md explains the
         /// report.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -17,11 +18,18 @@ pub struct NvmeSpec {
     pub subsystem: String,
 }
 
-/// The key as it stands in the file.
-#[derive(Deserialize)]
+/// Where NVMe/TCP is served, and under which name. NVMe/TCP has no TLS.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Nvme")]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawNvme {
+    /// Addresses and ports for NVMe/TCP. Hosts connect to these addresses, so each must be an
+    /// address of this host.
+    #[schemars(with = "Vec<String>", length(min = 1))]
     pub(crate) listen: Vec<Spanned<String>>,
+    /// The qualified name of the subsystem, such as `"nqn.2026-11.com.example:blocks"`. Give each
+    /// server a name of its own.
+    #[schemars(with = "String", regex(pattern = "^nqn\\."))]
     subsystem: Spanned<String>,
 }
 

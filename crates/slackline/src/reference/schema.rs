@@ -26,8 +26,23 @@ const ISOLATE: &str = "# Every key of `isolate`'s configuration
 `slackline isolate schema` prints. You may leave a key out, unless it is required. Below each table are examples of its keys.
 ";
 
+const BLOCKS: &str = "# Every key of `serve-block`'s configuration
+
+[serve-block](serve-block.md) explains how the parts work together. This page lists every table and key, made from the JSON
+Schema that `slackline serve-block schema` prints. You may leave a key out, unless it is required. Below each table are examples
+of its keys. Sizes are whole numbers with `KiB`, `MiB`, `GiB` or `TiB`, in quotes.
+";
+
+const RELAYOUT: &str = "# Every key of `relayout`'s configuration
+
+[relayout](relayout.md) explains how the parts work together. This page lists every table and key, made from the JSON Schema that
+`slackline relayout schema` prints. You may leave a key out, unless it is required. Below each table are examples of its keys.
+";
+
 const SPECIFICATION_EXAMPLES: &str = include_str!("specification_examples.md");
 const ISOLATE_EXAMPLES: &str = include_str!("isolate_examples.md");
+const BLOCKS_EXAMPLES: &str = include_str!("blocks_examples.md");
+const RELAYOUT_EXAMPLES: &str = include_str!("relayout_examples.md");
 
 /// A page that is made from a schema.
 struct Maker<'a> {
@@ -303,6 +318,20 @@ fn the_reference_of_isolate_is_up_to_date() {
     let schema = isolate_run::schema();
     let (name, examples) = ("isolate-keys.md", ISOLATE_EXAMPLES);
     check_file(name, ISOLATE, &schema, "isolate", examples);
+}
+
+#[test]
+fn the_reference_of_serve_block_is_up_to_date() {
+    let schema = block_server::config::schema();
+    let (name, examples) = ("serve-block-keys.md", BLOCKS_EXAMPLES);
+    check_file(name, BLOCKS, &schema, "blocks", examples);
+}
+
+#[test]
+fn the_reference_of_relayout_is_up_to_date() {
+    let schema = crate::relayout::config_schema();
+    let (name, examples) = ("relayout-keys.md", RELAYOUT_EXAMPLES);
+    check_file(name, RELAYOUT, &schema, "relayout", examples);
 }
 
 #[test]

@@ -17,34 +17,57 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ::relayout::Settings;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tuner::SpecError;
 use tuner::spec::Source;
 
-/// What the file says.
-#[derive(Debug, Deserialize)]
+/// The configuration of `slackline relayout start`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Relayout")]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// `true`: end when every process is optimised, declined or rolled back, as with `--once`.
     #[serde(default)]
     once: bool,
+    /// How often to look for processes, in seconds. `--every-s` takes precedence.
+    #[schemars(range(min = 1, max = 86_400), extend("default" = EVERY_S))]
     every_s: Option<f64>,
+    /// Shortest time between two relayouts of one process, in seconds. `--hold-off-s` takes
+    /// precedence.
+    #[schemars(range(min = 0, max = 86_400), extend("default" = Settings::default().hold_off.as_secs_f64()))]
     hold_off_s: Option<f64>,
+    /// The processes to watch. At least one entry is needed.
+    #[schemars(length(min = 1))]
     #[serde(default)]
     watch: Vec<Entry>,
+    /// Where messages go. By default to standard error.
     log: Option<LogFile>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Processes to watch.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Watch")]
 #[serde(deny_unknown_fields)]
 struct Entry {
+    /// The name of the executable, without its directory.
+    #[schemars(regex(pattern = "^[^/]+$"))]
     exe: String,
+    /// Watch only processes of this user: a name in /etc/passwd, or a uid in quotes. By default
+    /// the processes of all users.
     user: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A log file.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Log")]
 #[serde(deny_unknown_fields)]
 struct LogFile {
+    /// The absolute path of the log.
     file: PathBuf,
+    /// Size in MiB at which a new file begins. The old file stays beside it.
+    #[schemars(range(min = 1, max = 10_000), extend("default" = LOG_MIB))]
     size_max_mib: Option<u64>,
 }
 
@@ -68,6 +91,9 @@ pub(super) struct Config {
     pub(super) log: Option<(PathBuf, u64)>,
 }
 
+/// How often the processes are looked for where nobody says, in seconds.
+pub(super) const EVERY_S: f64 = 30.0;
+
 /// A log begins a new file at this size where the configuration does not say.
 const LOG_MIB: u64 = 10;
 
@@ -78,6 +104,20 @@ const LOG_MIB: u64 = 10;
 pub(super) fn read(path: &Path) -> Result<Config, SpecError> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     understand(&Source::read(path)?, &passwd)
+}
+
+/// The JSON Schema of a configuration file.
+pub(crate) fn schema() -> serde_json::Value {
+    schemars::schema_for!(File).to_value()
+}
+
+/// Reads a configuration file as on a host that has these users.
+///
+/// # Errors
+/// As [`read`].
+#[cfg(test)]
+pub(crate) fn check(path: &Path, passwd: &str) -> Result<(), SpecError> {
+    understand(&Source::read(path)?, passwd).map(drop)
 }
 
 /// What is wrong with an executable's name, if anything: nothing would ever have that name.

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 
 use ::relayout::Store;
 
-use crate::Done;
 use crate::throttle::process_number;
+use crate::{Done, print};
 
+#[cfg(test)]
+pub(crate) use config::{check as check_config, schema as config_schema};
 pub(crate) use undo::{Undone, undo_left};
 
 #[derive(clap::Subcommand)]
@@ -52,6 +54,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
         svg: Option<PathBuf>,
     },
+    /// Print the JSON Schema of the configuration file of `start --config`.
+    Schema,
 }
 
 pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
@@ -63,5 +67,9 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Rollback(arguments) => undo::run(arguments, &store),
         Command::Stop => start::stop(&store),
         Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
+        Command::Schema => {
+            print(&(serde_json::to_string_pretty(&config::schema())? + "\n"))?;
+            Ok(Done::Positive)
+        }
     }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use tuner::process::Interrupt;
 
-use super::config::{self, Config, Watch};
+use super::config::{self, Config, EVERY_S, Watch};
 use super::log::Log;
 use super::status::{line, origin};
 use super::undo;
@@ -87,9 +87,6 @@ struct Whom {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
-
-/// How often the processes are looked for where nobody says, in seconds.
-const EVERY_S: f64 = 30.0;
 
 /// Of the shortest blocks so many take weeks: a number beyond it is a slip of the keyboard.
 const PAIRS_MAX: usize = 1_000_000;

@@ -15,7 +15,7 @@ use qos::Grouped;
 use sd_notify::NotifyState;
 
 use crate::service_manager::ServiceManager;
-use crate::{Done, message};
+use crate::{Done, message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Calibrate(calibrate::Arguments),
     /// Check whether a tenant with an objective would fit. Exit code 1: the tenant does not fit.
     Admit(admit::Arguments),
+    /// Print the JSON Schema of the configuration file.
+    Schema,
 }
 
 /// Where the unit of contrib/systemd has it.
@@ -67,6 +69,11 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
         Command::Status(arguments) => status::run(arguments),
         Command::Calibrate(arguments) => calibrate::run(arguments),
         Command::Admit(arguments) => admit::run(arguments),
+        Command::Schema => {
+            let schema = block_server::config::schema();
+            print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
+            Ok(Done::Positive)
+        }
     }
 }
 

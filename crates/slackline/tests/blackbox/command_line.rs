@@ -98,6 +98,19 @@ fn schema_is_json_with_parameters() {
 }
 
 #[test]
+fn each_configuration_file_has_its_schema() {
+    for (command, key) in [
+        ("isolate", "best_effort"),
+        ("relayout", "watch"),
+        ("serve-block", "tenant"),
+    ] {
+        let ended = Ended::of(Toy::new().slackline(&[command, "schema"])).with_code(0);
+        let schema: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert!(schema["properties"][key].is_object(), "{command}");
+    }
+}
+
+#[test]
 fn check_of_a_good_specification_changes_nothing() {
     let toy = Toy::new();
     toy.tune(&[]);
