@@ -35,7 +35,8 @@ const ALONE_S: u64 = 12;
 const ROOM: f64 = 1.25;
 /// Before the calibration and between two cases: the disk of a virtual machine is slow for seconds,
 /// up to minutes, after much has been written. It is calm where no second's p95 is above this many
-/// times the fastest second's, under a load that is light.
+/// times the fastest second's, under a light load before the calibration, and under the tenant's own
+/// between two cases.
 const CALM: f64 = 3.0;
 const CALM_IOPS: f64 = 1000.0;
 /// Seconds that have to be calm one after another, and how long they are waited for.
@@ -195,18 +196,23 @@ impl Bench {
         let other = self.filled(&self.work.join("writer"), HALF_BYTES)?;
         let json = self.work.join("calibration.json");
         let mut fastest_us = f64::INFINITY;
-        self.wait_until_calm(&path, CALM_S_FIRST, &mut fastest_us)?;
+        self.wait_until_calm(&path, (CALM_S_FIRST, CALM_IOPS), &mut fastest_us)?;
         for known in self.calibrated(&path, &json)? {
             self.objective(&path, &other, &json, &known, &mut fastest_us)?;
         }
         Ok(())
     }
 
-    /// Waits until the disk is calm for `seconds`, or says that it is not. `fastest_us` is the p95
-    /// of the fastest second so far.
-    fn wait_until_calm(&self, path: &Path, seconds: u64, fastest_us: &mut f64) -> Fallible<()> {
+    /// Waits until the disk is calm for `seconds` under a load of so many requests a second, or says
+    /// that it is not. `fastest_us` is the p95 of the fastest second so far.
+    fn wait_until_calm(
+        &self,
+        path: &Path,
+        (seconds, iops): (u64, f64),
+        fastest_us: &mut f64,
+    ) -> Fallible<()> {
         let arrivals = Arrivals::Open {
-            iops: CALM_IOPS,
+            iops,
             depth_max: 256,
         };
         let mut load = self.load(arrivals, READ_SHARE, 4096, HALF_BYTES);
@@ -249,7 +255,8 @@ impl Bench {
         let name = format!("{p95_us} µs, {iops} IOPS, beside a writer");
         for round in 0..self.rounds {
             for case in in_turn(round, &Case::ALL) {
-                self.wait_until_calm(path, CALM_S_BETWEEN, fastest_us)?;
+                let asked = ASKED * f64::from(iops);
+                self.wait_until_calm(path, (CALM_S_BETWEEN, asked), fastest_us)?;
                 let seconds = if case == Case::Ours { OURS_S } else { OTHERS_S };
                 let reader = self.reader(&known.objective, seconds, round);
                 let mut second = None;
