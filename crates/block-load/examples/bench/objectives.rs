@@ -35,8 +35,8 @@ const ALONE_S: u64 = 12;
 const ROOM: f64 = 1.25;
 /// Before the calibration and between two cases: the disk of a virtual machine is slow for seconds,
 /// up to minutes, after much has been written. It is calm where no second's p95 is above this many
-/// times the fastest second's, under a light load before the calibration, and under the tenant's own
-/// between two cases.
+/// times the fastest second's: under a light load before the calibration, and under the tenant's
+/// own one between two cases.
 const CALM: f64 = 3.0;
 const CALM_IOPS: f64 = 1000.0;
 /// Seconds that have to be calm one after another, and how long they are waited for.
@@ -203,8 +203,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until the disk is calm for `seconds` under a load of so many requests a second, or says
-    /// that it is not. `fastest_us` is the p95 of the fastest second so far.
+    /// Waits until the disk is calm for so many seconds under a load of so many requests a second,
+    /// or says that it is not. `fastest_us` is the p95 of the fastest second so far.
     fn wait_until_calm(
         &self,
         path: &Path,
