@@ -317,6 +317,32 @@ fn after_a_kill_the_server_starts_again_at_once() {
     server.drain();
 }
 
+/// A process of the same user, without capabilities, as an application is that was taken over.
+#[test]
+fn nobody_without_privileges_can_look_into_the_stack() {
+    let Some(wire) = Wire::new("look") else {
+        return;
+    };
+    let server = Server::start(&wire, &[]);
+    let look = |pid: u32| {
+        Command::new("setpriv")
+            .args(["--bounding-set", "-all", "--inh-caps", "-all", "cat"])
+            .arg(format!("/proc/{pid}/environ"))
+            .output()
+            .unwrap()
+    };
+    let [application, stack] = server.both();
+    let refused = look(stack);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("Permission denied"), "{text}");
+    // The same look is allowed where nothing forbids it.
+    let seen = look(application);
+    assert!(seen.status.success(), "{seen:?}");
+    assert!(!seen.stdout.is_empty());
+    server.drain();
+}
+
 #[test]
 fn a_client_that_reads_nothing_holds_bounded_memory_and_keeps_nobody_waiting() {
     let Some(wire) = Wire::new("slow") else {
