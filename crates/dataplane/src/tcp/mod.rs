@@ -13,6 +13,7 @@
 //! | `timeouts` | timers go off | RFC 6298, 9293 |
 //! | `recovery`, `congestion`, `rtt` | what is lost, how much may be in flight | RFC 6675, 6582, 5681, 6298 |
 //! | `control`, `neighbours` | ARP, NDP, ICMP, path MTU | RFC 826, 4861, 1191, 8201, 5927 |
+//! | `expect` | connections are fetched from memory before their turn | – |
 //! | `directory`, `moves` | several stacks on one interface | – |
 //! | `secrets` | sequence numbers and cookies | RFC 6528, 4987 |
 //!
@@ -25,6 +26,7 @@ mod congestion;
 mod connection;
 mod control;
 mod directory;
+mod expect;
 mod input;
 mod moves;
 mod neighbours;

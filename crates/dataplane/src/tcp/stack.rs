@@ -57,13 +57,15 @@ pub struct Stack {
     pub(super) context: Context,
     pub(super) connections: Vec<Connection>,
     pub(super) free: Vec<u32>,
-    table: HashTable<u32>,
+    pub(super) table: HashTable<u32>,
     pub(super) secrets: Secrets,
     /// What this stack shares with others on the same interface.
     pub(super) share: Option<Box<Share>>,
     listeners: Vec<Listener>,
     is_listening: bool,
     expired: Vec<u32>,
+    /// Hashes of [`Stack::expect`]'s frames.
+    pub(super) expected: Vec<u64>,
     replies: RateLimit,
     pub(super) cookies_until_ms: Option<u32>,
     pub(super) next_port: u16,
@@ -87,6 +89,7 @@ impl Stack {
             listeners: Vec::new(),
             is_listening: true,
             expired: Vec::new(),
+            expected: Vec::new(),
             replies: RateLimit::default(),
             cookies_until_ms: None,
             next_port: EPHEMERAL_FIRST + length16(index(offset & 0x3fff)),
@@ -168,7 +171,9 @@ impl Stack {
         self.context.now_ms = now_ms;
         let mut expired = std::mem::take(&mut self.expired);
         self.context.wheel.expire(now_ms, &mut expired, EXPIRED_MAX);
-        for slot in expired.drain(..) {
+        for at in 0..expired.len() {
+            self.expect_expired(&expired[at..]);
+            let slot = expired[at];
             if let Some(connection) = self.connections.get_mut(index(slot))
                 && connection.state != State::Free
                 && connection.expire(&mut self.context)
@@ -176,6 +181,7 @@ impl Stack {
                 self.remove(slot);
             }
         }
+        expired.clear();
         self.expired = expired;
         self.forget_finished_waits();
         self.wake_starved();

@@ -9,6 +9,7 @@
 //! number at a time: a million keep-alive timers that were set together hold nobody up.
 
 use super::buffer::index;
+use crate::prefetch::{prefer_large_pages, prefetch};
 
 const LEVELS: usize = 4;
 /// First bit of the time that a level's slots stand for: 1 ms, 512 ms, 131 s, 9.3 hours. The wheel
@@ -227,6 +228,18 @@ impl Wheel {
                 *wait == turn_ends || self.heads[slot] != NONE
             })
             .or(Some(turn_ends))
+    }
+
+    /// Has the processor fetch a timer's place.
+    pub(crate) fn expect(&self, timer: u32) {
+        if let Some(link) = self.links.get(index(timer)) {
+            prefetch(link);
+        }
+    }
+
+    /// Timers are used at random: see [`prefer_large_pages`].
+    pub(crate) fn prefer_large_pages(&self) {
+        prefer_large_pages(&self.links);
     }
 
     /// Bytes of memory that timers occupy.
