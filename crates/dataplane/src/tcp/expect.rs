@@ -8,9 +8,9 @@ use super::wire::{Ip, ethernet, ip};
 use crate::api::FlowId;
 use crate::prefetch::{prefer_large_pages, prefetch, prefetch_start};
 
-/// How many connections ahead of its turn a connection is fetched: memory answers after some 100 ns,
-/// and a timer takes 20 to 50.
-const FETCHED_AHEAD: usize = 8;
+/// How many connections ahead of its turn a connection is fetched: memory answers after some 100
+/// ns, and a timer takes 20 to 50.
+pub(super) const FETCHED_AHEAD: usize = 8;
 /// With fewer connections they are in the processor's caches anyway: 16,384 take 5 MiB.
 const FETCHED_FROM: usize = 16_384;
 /// Ethernet, IP and TCP headers with timestamps, and the beginning of the payload.
@@ -44,12 +44,13 @@ impl Stack {
         self.expected = expected;
     }
 
-    /// Timers went off, and their connections are served in this order: fetches one that comes later.
-    pub(super) fn expect_expired(&self, slots: &[u32]) {
-        if self.connections.len() >= FETCHED_FROM
-            && let Some(&later) = slots.get(FETCHED_AHEAD)
+    /// Timers went off, and their connections are served one after the other: fetches the one that
+    /// comes [`FETCHED_AHEAD`] later.
+    pub(super) fn expect_expired(&self, later: Option<u32>) {
+        if let Some(slot) = later
+            && self.connections.len() >= FETCHED_FROM
         {
-            self.expect_slot(later);
+            self.expect_slot(slot);
         }
     }
 
