@@ -14,7 +14,8 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::ip;
-use crate::{cargo, install, step, target_directory};
+use crate::cargo::{cargo, target_directory};
+use crate::{install, step};
 
 const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N]
