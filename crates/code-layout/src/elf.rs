@@ -10,12 +10,28 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 use crate::error::Error;
-use crate::image::Segment;
 
 const ENDIAN: LittleEndian = LittleEndian;
 
 /// More than any real file has; bounds the work on a malformed one.
 const DYNAMIC_ENTRIES_MAX: u64 = 1024;
+
+/// A loaded part of the file (`PT_LOAD`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it is loaded, before the load bias.
+    pub vaddr: u64,
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Where it lies in the file.
+    pub file_offset: u64,
+    /// Bytes in the file.
+    pub file_bytes: u64,
+    /// Whether it is executable.
+    pub executable: bool,
+    /// Whether it is writable.
+    pub writable: bool,
+}
 
 /// What one relocation makes the dynamic linker write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
