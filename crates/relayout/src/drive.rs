@@ -1,9 +1,10 @@
 //! Does what the [`Driver`] asks for, with a process, and tells of each step.
 
-use crate::comparison::{Effort, compare};
+use crate::comparison::{Effort, Gain, compare};
 use crate::driver::{Action, Driver, Observation, Settings, State};
-use crate::session::{Method, Session};
-use crate::status::{Fit, Gain, PauseUs, Status};
+use crate::layout::Method;
+use crate::session::Session;
+use crate::status::{Fit, PauseUs, Status};
 use crate::units::Unit;
 use crate::{RelayoutError, Store};
 
