@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use dataplane::Time;
 use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Grouped, Objective, TenantSpec};
 
@@ -15,7 +16,6 @@ use crate::creation::to_make;
 use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
-use crate::tenants::Deficit;
 
 /// What one shard counts of one export. Only its thread writes.
 #[derive(Debug, Default)]
@@ -40,6 +40,18 @@ pub struct ExportStats {
     pub read_ns: Histogram,
     /// From the whole request to its answer, in nanoseconds.
     pub write_ns: Histogram,
+}
+
+/// What was said of a tenant that asks for more than it reserved, on whichever shard.
+#[derive(Default)]
+pub(crate) enum Deficit {
+    /// Nothing, or that it is over.
+    #[default]
+    Unsaid,
+    /// That it asks for more.
+    Said,
+    /// As `Said`; since this time the tenant keeps to its reservation.
+    Over(Time),
 }
 
 /// An export.
