@@ -10,16 +10,18 @@ use tuner::report::difference;
 use tuner::sentence::sentence;
 use tuner::spec::Mode;
 
-use super::results::{Look, Results, results, winner_rank};
+use super::frame::{Reader, answer, page};
+use super::results::{Look, Results, results};
+use super::summary::{before_rollback, best, is_active, objective, status, told};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, before_rollback, best, objective, page, status, told};
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::format::{self, When};
 use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 
 /// What can be done to an experiment now.
@@ -308,7 +310,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
-        winner_rank: winner_rank(store, &row)?,
+        winner_rank: api::winner_rank(store, &row)?,
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
             .iter()

@@ -9,15 +9,17 @@ use coordinator::store::Summary;
 use tuner::report::score_text;
 use tuner::spec::Mode;
 
+use super::frame::{Reader, answer, page};
 use super::history::{is_in_entries, who_asked};
+use super::summary::{InPart, before_rollback, in_part, objective};
 use super::verdict::Verdict;
-use super::{Here, InPart, Reader, Who, answer, before_rollback, in_part, objective, page};
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::format::{self, When};
 use crate::readers;
 use crate::reply::blocking;
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 
 /// A promotion in force.
@@ -170,7 +172,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     past.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
     past.truncate(PAST_MAX);
     let commands = api::of_commands(coordinator)?;
-    let commands = readers::commands(visitor.role, commands).into_iter();
+    let commands = api::commands(visitor.role, commands).into_iter();
     Ok(page(&PromotionsPage {
         command: app.command.clone(),
         commands: commands

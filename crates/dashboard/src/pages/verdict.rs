@@ -56,7 +56,7 @@ impl Verdict {
             Finding::ConstraintViolated => ("bad", "Better, but a run failed"),
             Finding::Unfinished => return None,
         };
-        let objective = super::objective(row);
+        let objective = super::summary::objective(row);
         let unit = Unit::in_spec(&row.spec, &objective.metric);
         let ratio = winner.and_then(|winner| {
             let named = winner.ratios.get(&objective.name());
