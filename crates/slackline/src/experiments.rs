@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use tuner::live::Changes;
 use tuner::sentence::{counted, sentence};
 
-use crate::{Done, message, print, table, whole};
+use crate::done::Done;
+use crate::output::{message, print, whole};
+use crate::table;
 
 mod verbs;
 
@@ -154,7 +156,7 @@ impl Client {
 fn start_it(state_dir: &Path) -> String {
     format!(
         "start it with `{} serve`, or name the state directory of another server with --state-dir",
-        crate::shell_command(state_dir)
+        crate::state_dir::shell_command(state_dir)
     )
 }
 
@@ -413,7 +415,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         Verb::Export { id, format } => {
             let path = on(id, &format!("export?format={format}"));
-            crate::print_bytes(&client.bytes("GET", &path, String::new())?)?;
+            crate::output::print_bytes(&client.bytes("GET", &path, String::new())?)?;
         }
         Verb::Import { report } => {
             let text =

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ::relayout::Store;
 
-use crate::Done;
+use crate::done::Done;
 use crate::throttle::process_number;
 
 pub(crate) use undo::{Undone, undo_left};
@@ -48,7 +48,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
         /// Write a picture of the pages that the code which ran touches, before and after.
-        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+        #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
         svg: Option<PathBuf>,
     },
 }

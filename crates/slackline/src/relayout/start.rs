@@ -19,8 +19,9 @@ use super::config::{self, Config, Watch};
 use super::log::Log;
 use super::status::{line, origin};
 use super::undo;
+use crate::done::Done;
+use crate::output::{message, print, whole};
 use crate::throttle::process_number;
-use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -166,7 +167,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let hold_off_of_file = config.as_ref().and_then(|config| config.hold_off_s);
     let whom = Watched::new(&arguments.whom, config.as_ref())?;
     let log_file = config.and_then(|config| config.log);
-    crate::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
+    crate::output::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
     let log = Log::new(log_file);
     anyhow::ensure!(
         (1.0..=86_400.0).contains(&every_s),
