@@ -28,8 +28,9 @@ use crate::process::{Interrupt, RunError};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, external};
 use crate::scratch::scratch_root;
+use crate::side::Side;
 use crate::spec::{CheckedSpec, Pairing};
-use crate::target::{Instance, Side};
+use crate::target::Instance;
 use crate::template;
 use control::Ending;
 

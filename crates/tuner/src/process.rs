@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use host::Roots;
 use rustix::process::{Pid, Signal};
 
+use crate::daemon::Left;
+use crate::environment::secret_in;
 use crate::log_end::{OUTPUT_LINES, end_of_file, extract, last_lines};
 use crate::secrets;
-use crate::verification::quoted;
+use crate::shell_words::quoted;
+pub use crate::stop::Stop;
 
 /// How often a running process is looked at: short beside a block, and 100 looks a second cost
 /// under 0.1 % of a core.
@@ -31,24 +34,6 @@ const INSTANCE: &str = "SLACKLINE_INSTANCE";
 
 /// What the control groups of a run's instances are called, before its pid.
 pub(crate) const GROUP: &str = "slackline-";
-
-/// What asked an evaluation to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// A signal of that number: the experiment ends.
-    Signal(i32),
-    /// The user had enough of this evaluation; the experiment goes on.
-    Evaluation,
-}
-
-impl std::fmt::Display for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Signal(number) => write!(f, "signal {number}"),
-            Self::Evaluation => f.write_str("its user"),
-        }
-    }
-}
 
 /// A request to stop, seen by everything that waits.
 #[derive(Clone, Debug, Default)]
@@ -183,7 +168,7 @@ impl Launch {
 
     /// A text that quotes what the command has printed, with the command's secrets masked.
     pub(crate) fn without_secrets(&self, text: &str) -> String {
-        secrets::without_secrets(self, text)
+        secrets::without_secrets(&self.argv, &self.env, &self.env_files, text)
     }
 
     /// The beginning and the end of a log, for messages: of standard error, or of standard output
@@ -293,29 +278,6 @@ impl Launch {
             started: Instant::now(),
         }
         .wait(timeout, interrupt, alive)
-    }
-}
-
-/// What a file holds as the value of a variable: its text without the end of the last line.
-pub(crate) fn secret_in(file: &Path) -> Result<String, String> {
-    let wrong = |why: String| format!("{}: {why}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    if text.contains('\0') {
-        return Err(wrong("it holds a NUL, which no variable can".into()));
-    }
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
-/// Whether a shell passes a variable of that name on (POSIX, "Name").
-pub(crate) fn is_variable(name: &str) -> Result<(), String> {
-    let is_name = name
-        .bytes()
-        .all(|it| it.is_ascii_alphanumeric() || it == b'_')
-        && name.bytes().next().is_some_and(|it| !it.is_ascii_digit());
-    match is_name {
-        true => Ok(()),
-        false => Err("a value from a file needs a name of letters, digits and _".into()),
     }
 }
 
@@ -439,17 +401,6 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The signal of that name, without `SIG`.
-pub(crate) fn signal_of(name: &str) -> Option<Signal> {
-    match name {
-        "TERM" => Some(Signal::TERM),
-        "INT" => Some(Signal::INT),
-        "QUIT" => Some(Signal::QUIT),
-        "KILL" => Some(Signal::KILL),
-        _ => None,
-    }
-}
-
 /// Ends a process group that we started: `signal` to its first process, which after `grace` is
 /// followed by SIGKILL to the whole group and all that it had started.
 pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
@@ -539,15 +490,6 @@ impl Drop for Adopting {
         let _ = rustix::process::set_child_subreaper(None);
         reap_left();
     }
-}
-
-/// A process whose parent ended and left it to this process.
-#[derive(Clone, Debug)]
-pub(crate) struct Left {
-    pub(crate) pid: u32,
-    /// Its name.
-    pub(crate) name: String,
-    is_zombie: bool,
 }
 
 /// What was started for the instance in `dir` and left to this process. A process that has

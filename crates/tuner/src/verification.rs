@@ -13,6 +13,7 @@ use crate::error::TunerError;
 use crate::evaluation::Outcome;
 use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
+pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
 use crate::template;
 
@@ -303,15 +304,4 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
     let mut seen = BTreeSet::new();
     lines.retain(|line| seen.insert(line.clone()));
     lines
-}
-
-/// A word as a shell takes it.
-#[must_use]
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }

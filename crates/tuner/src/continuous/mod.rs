@@ -51,10 +51,10 @@ pub use state::{
 
 pub use view::{Evidence, TestValue, View};
 
+use crate::figures::{counted, sentence, significant};
 use crate::ledger::Drift;
 use crate::live::Changed;
-use crate::report::{score_text, significant};
-use crate::sentence::{counted, sentence};
+use crate::report::score_text;
 use crate::spec::{AlertSpec, ObjectiveSpec};
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but

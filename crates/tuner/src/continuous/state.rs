@@ -8,8 +8,8 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::{Alert, calendar};
+use crate::figures::sentence;
 use crate::ledger::Drift;
-use crate::sentence::sentence;
 
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -14,11 +14,12 @@ use crate::begun::ControlRun;
 use crate::bench::{Arm, Bench as _};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
+use crate::figures::change;
 use crate::metrics::{SideMetrics, lookup};
-use crate::process::Stop;
-use crate::report::change;
+use crate::side::Side;
 use crate::spec::CheckedSpec;
-use crate::target::{Instance, Side};
+use crate::stop::Stop;
+use crate::target::Instance;
 
 /// A control that has not changed is started again in one evaluation of twenty.
 const FALSE_RESTARTS: f64 = 0.05;

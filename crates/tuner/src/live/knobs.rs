@@ -5,8 +5,8 @@ use host::{HostError, Knob, Roots};
 
 use super::Live;
 use crate::error::Fault;
+use crate::side::Side;
 use crate::spec::CheckedSpec;
-use crate::target::Side;
 use crate::template::Variables;
 
 impl Live<'_> {

@@ -9,8 +9,8 @@ use super::{ActiveSide, Live};
 use crate::error::Fault;
 use crate::metrics::SideMetrics;
 use crate::sampler::observed_pid;
+use crate::side::Side;
 use crate::spec::{LatencyMetric, requests_of};
-use crate::target::Side;
 
 /// The sources that are open.
 #[derive(Debug, Default)]

@@ -23,8 +23,9 @@ use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
 use crate::parse;
-use crate::target::Side;
+use crate::side::Side;
 use crate::template;
+use crate::text::is_deceptive;
 
 /// A specification that has been checked against itself and against this host.
 #[derive(Clone, Debug)]
@@ -209,13 +210,6 @@ impl CheckedSpec {
 pub fn is_line(text: &str) -> bool {
     let is_odd = |it: char| it.is_control() || is_deceptive(it);
     !text.trim().is_empty() && !text.chars().any(is_odd)
-}
-
-/// Whether a text with this character looks like another text, or cannot be kept: NUL, and the
-/// characters that turn the direction of writing (Unicode annex 9, explicit formatting).
-#[must_use]
-pub fn is_deceptive(it: char) -> bool {
-    matches!(it, '\0' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The most characters of a name that a person gives: what a table's cell holds.
@@ -638,7 +632,7 @@ fn check_target(
         }
         check_command("target.ready.command", ready.command.as_ref(), source)?;
     }
-    if crate::process::signal_of(&target.stop.signal).is_none() {
+    if crate::stop::signal_of(&target.stop.signal).is_none() {
         return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
     }
     if target.ports.is_some_and(|[control, experiment]| {

@@ -22,8 +22,9 @@ mod templates;
 mod verification;
 
 pub use crate::load_loop::LoadLoop;
+pub use crate::text::is_deceptive;
 use check::Templates;
-pub use check::{CheckedSpec, NAME_CHARS_MAX, check_dir, is_deceptive, is_line};
+pub use check::{CheckedSpec, NAME_CHARS_MAX, check_dir, is_line};
 pub use config_errors::plain;
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;

@@ -12,10 +12,10 @@ use super::check::{CheckedParts, CheckedSpec, Templates};
 use super::locate::Source;
 use super::{Spec, TargetSpec};
 use crate::bench::Arm;
+use crate::environment::{is_variable, secret_in};
 use crate::error::SpecError;
-use crate::process;
 use crate::quota::QuotaSpec;
-use crate::target::Side;
+use crate::side::Side;
 use crate::template::{self, Variables};
 
 /// What an instance knows, beside parameters and `[variables]`.
@@ -128,9 +128,9 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
             match value {
                 TextOrFile::Text(text) => check(&key, text, known),
                 TextOrFile::File(of_file) => {
-                    let read = process::secret_in(&dir.join(&of_file.file));
+                    let read = secret_in(&dir.join(&of_file.file));
                     let is_missed = read.is_err() && *templates == Templates::MayBeGone;
-                    match read.and(process::is_variable(name)) {
+                    match read.and(is_variable(name)) {
                         Err(why) if !is_missed => Err(source.error(&key, why)),
                         _ => Ok(()),
                     }
