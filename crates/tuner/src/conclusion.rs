@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::{Block, Rules};
+pub use crate::guard::Guard;
 use crate::report::{ArmResult, Finding};
 use crate::spec::{CheckedSpec, Comparison, Goal, Limit, MetricConstraint};
 use crate::tail::too_few_requests;
@@ -48,53 +49,6 @@ pub struct ConstraintResult {
 /// More memory than on the control is of no interest below this: one page more or less is 1 % of a
 /// small process.
 const MEMORY_LEAST_BYTES: f64 = 1_048_576.0;
-
-/// What is compared with the control whether or not the specification asks for it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Guard {
-    /// Requests or queries in a second.
-    Throughput,
-    /// The 99th percentile of latency.
-    LatencyP99,
-    /// Errors per request.
-    Errors,
-    /// Memory of the service's processes.
-    Memory,
-}
-
-impl Guard {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Throughput,
-        Self::LatencyP99,
-        Self::Errors,
-        Self::Memory,
-    ];
-
-    /// Metrics that tell of it, the first one that there is counting.
-    pub(crate) fn metrics(self) -> &'static [&'static str] {
-        match self {
-            Self::Throughput => &["requests_per_s", "queries_per_s"],
-            Self::LatencyP99 => &["latency_p99_us"],
-            Self::Errors => &["errors_per_request", "errors"],
-            Self::Memory => &["memory_bytes"],
-        }
-    }
-
-    /// Its name in sentences.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Throughput => "throughput",
-            Self::LatencyP99 => "p99 latency",
-            Self::Errors => "errors",
-            Self::Memory => "memory",
-        }
-    }
-}
 
 /// What the runs show of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,215 +2,28 @@
 //! before anything is started or changed.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::{Settings, Space};
 use host::{HostError, Roots, is_same_file};
 
-use super::continuous::check_continuous;
-use super::cpus::{Pins, check_cpus};
-use super::evaluation::check_evaluation;
-use super::knobs::KnobBinding;
+use super::check_continuous::check_continuous;
+use super::check_metrics::check_metrics;
+use super::checked::CheckedSpec;
+use super::cpus::check_cpus;
+use super::expression::MetricConstraint;
+use super::form::{RESERVED, check_command, check_name, check_url, is_word};
+use super::knobs::{KnobBinding, Originals};
 use super::locate::Source;
-use super::metric::check_metrics;
+use super::masks::Masks;
 use super::numbers::{check_counts, check_numbers};
-use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
-use super::templates::{check_apply, check_templates};
-use super::{Masks, MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
-use crate::continuous::Rules;
+use super::parameters::{arm_configuration, check_space};
+use super::templates::{CheckedParts, Templates, check_apply, check_templates};
+use super::warm_control::check_evaluation;
+use super::{Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
 use crate::parse;
-use crate::side::Side;
-use crate::template;
-use crate::text::is_deceptive;
-
-/// A specification that has been checked against itself and against this host.
-#[derive(Clone, Debug)]
-pub struct CheckedSpec {
-    /// As written.
-    pub spec: Spec,
-    /// Its name.
-    pub name: String,
-    /// The folder of its file, against which relative paths count.
-    pub dir: PathBuf,
-    /// The search space; its defaults are the control.
-    pub space: Space,
-    /// The optimiser's settings.
-    pub settings: Settings,
-    /// The parameters that are kernel knobs.
-    pub knobs: BTreeMap<String, KnobBinding>,
-    /// Optional parameters that this host does not have, with the reason.
-    pub skipped: Vec<String>,
-    /// Defaults of knobs that are not the live values, a sentence each.
-    pub other_defaults: Vec<String>,
-    /// Parameters that are no knob and that nothing names: whatever value they have, it changes
-    /// nothing.
-    pub unused: Vec<String>,
-    /// The target.
-    pub target: TargetSpec,
-    /// CPUs of control, experiment and workload.
-    pub pins: Pins,
-    /// The workload.
-    pub workload: WorkloadSpec,
-    /// The workload without a rate of its own, which shows the capacity.
-    pub saturated: Option<WorkloadSpec>,
-    /// The objective.
-    pub objective: ObjectiveSpec,
-    /// The constraints.
-    pub constraints: Vec<MetricConstraint>,
-    /// How it goes on after its promotion, in `mode = "continuous"`.
-    pub continuous: Option<Rules>,
-}
-
-/// What is asked of template files, and of knobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Templates {
-    /// They can be read, and templates name what there is.
-    AreThere,
-    /// Nothing: what was made from them is in force, and the control's values are known.
-    MayBeGone,
-}
-
-/// What [`check_templates`] looks at.
-pub(super) struct CheckedParts<'a> {
-    pub(super) templates: Templates,
-    pub(super) spec: &'a Spec,
-    pub(super) source: &'a Source,
-    pub(super) dir: &'a Path,
-    pub(super) target: &'a TargetSpec,
-    pub(super) workload: &'a WorkloadSpec,
-    pub(super) space: &'a Space,
-    /// Names of the parameters that were left out.
-    pub(super) skipped: Vec<&'a str>,
-}
-
-impl CheckedSpec {
-    /// What is right, and still better known before anything is measured, a sentence each:
-    /// parameters that are left out on this host, parameters of no effect, and, where all is
-    /// measured here, programs that are not on `path` and files that are not as their templates
-    /// have them.
-    #[must_use]
-    pub fn remarks(&self, path: &OsStr) -> Vec<String> {
-        let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
-        let unused = self.unused.iter().map(|name| {
-            format!("parameter {name} is not used: it is no knob, and no command, file or environment has {{{name}}}")
-        });
-        let (missing, other) = match self.spec.workers {
-            Some(_) => (Vec::new(), Vec::new()),
-            None => (self.missing_programs(path), self.other_files()),
-        };
-        let missing = missing.into_iter().map(|(key, program)| {
-            format!("missing here: {key} is {program:?}, and there is no such program on the PATH")
-        });
-        let other = other.into_iter().map(|(key, path)| {
-            format!(
-                "other contents: {path} ({key}) differs from its template with the control's values. While Slackline measures, the \
-                 file has the template's contents: check that the control is what you run today"
-            )
-        });
-        let other_defaults = self.other_defaults.iter().cloned();
-        let unreadable = self.unreadable_packets();
-        let never = self.early_end_remark();
-        skipped
-            .chain(other_defaults)
-            .chain(unused)
-            .chain(missing)
-            .chain(other)
-            .chain(unreadable)
-            .chain(never)
-            .collect()
-    }
-
-    /// Files of a service that runs by itself which differ from what the control makes of their
-    /// templates, as (key, path).
-    fn other_files(&self) -> Vec<(String, String)> {
-        if self.target.start.is_some() {
-            return Vec::new();
-        }
-        let variables = self.variables(Side::Control, &self.control());
-        let files = self.target.files.iter().enumerate();
-        files
-            .filter_map(|(index, file)| {
-                // What has a port of its own, or the instance's directory, is not known yet.
-                let path = template::fill(&file.path, &variables).ok()?;
-                let text = std::fs::read_to_string(self.dir.join(&file.template)).ok()?;
-                let filled = template::fill(&text, &variables).ok()?;
-                let is_file = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
-                let is_other = is_file && std::fs::read(&path).ok()? != filled.as_bytes();
-                is_other.then(|| (format!("target.files[{index}]"), path))
-            })
-            .collect()
-    }
-
-    /// Programs that prepare and start the target, apply a configuration to it, put it under load
-    /// and measure it, and are not on `path`, as (key, program). Those with a PATH of their own are
-    /// not looked at.
-    fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
-        let is_missing = |program: &str| {
-            // A path may begin in the specification's folder or in one that is made later.
-            let is_name = !program.contains(['/', '{']);
-            is_name && !std::env::split_paths(path).any(|dir| dir.join(program).is_file())
-        };
-        let (target, workload) = (&self.target, &self.workload);
-        let ready = target.ready.as_ref();
-        let mut commands = Vec::new();
-        if !target.env.contains_key("PATH") {
-            commands.extend([
-                ("target.prepare".to_owned(), target.prepare.as_ref()),
-                ("target.start".to_owned(), target.start.as_ref()),
-                (
-                    "target.ready.command".to_owned(),
-                    ready.and_then(|ready| ready.command.as_ref()),
-                ),
-            ]);
-            commands.extend(target.apply.iter().enumerate().map(|(index, step)| {
-                (
-                    format!("target.apply[{index}].command"),
-                    step.command.as_ref(),
-                )
-            }));
-            let metrics = self.spec.metrics.iter();
-            commands.extend(metrics.map(|(name, metric)| {
-                (format!("metrics.{name}.command"), metric.command.as_ref())
-            }));
-        }
-        if !workload.env.contains_key("PATH") {
-            commands.push(("workload.command".to_owned(), Some(&workload.command)));
-            let capacity = &workload.capacity_command;
-            commands.push(("workload.capacity_command".to_owned(), Some(capacity)));
-        }
-        commands
-            .into_iter()
-            .filter_map(|(key, command)| Some((key, command?.first()?.as_str())))
-            .filter(|(_, program)| is_missing(program))
-            .collect()
-    }
-
-    /// The specification with its name and the control's values written out: what a later sitting
-    /// on this host, whose knobs may have changed in between, must compare with.
-    #[must_use]
-    pub fn pinned(&self) -> Spec {
-        let mut spec = self.spec.clone();
-        spec.name = Some(self.name.clone());
-        let control = self.space.default_configuration();
-        for parameter in &mut spec.parameters {
-            if let Some(value) = control.get(&parameter.name) {
-                parameter.pin(value);
-            }
-        }
-        spec
-    }
-}
-
-/// Whether it is one line of text, which says something.
-#[must_use]
-pub fn is_line(text: &str) -> bool {
-    let is_odd = |it: char| it.is_control() || is_deceptive(it);
-    !text.trim().is_empty() && !text.chars().any(is_odd)
-}
 
 /// The most characters of a name that a person gives: what a table's cell holds.
 pub const NAME_CHARS_MAX: usize = 100;
@@ -232,17 +45,6 @@ fn check_lengths(spec: &Spec, name: &str, source: &Source) -> Result<(), SpecErr
             );
             return Err(source.error(&key, why));
         }
-    }
-    Ok(())
-}
-
-/// A name stands in tables, pages and messages: it is one line, which says something.
-pub(super) fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
-    if !is_line(name) {
-        return Err(source.error(
-            key,
-            format!("{name:?} must be a line of text that is not empty"),
-        ));
     }
     Ok(())
 }
@@ -318,30 +120,6 @@ fn check_shared_files(
         }
     }
     Ok(())
-}
-
-/// A command begins with its program.
-pub(super) fn check_command(
-    key: &str,
-    command: Option<&Vec<String>>,
-    source: &Source,
-) -> Result<(), SpecError> {
-    match command.map(|words| words.first().map(String::as_str)) {
-        Some(None | Some("")) => Err(source.error(key, "the command is empty")),
-        _ => Ok(()),
-    }
-}
-
-/// An address of HTTP, in which names in braces may stand; where it begins with one, that may be
-/// all of it.
-pub(super) fn check_url(key: &str, url: &str, source: &Source) -> Result<(), SpecError> {
-    if url.starts_with('{') {
-        return Ok(());
-    }
-    // Any value that may stand anywhere; names that there are not are another check's.
-    let values = template::names(url).map(|name| (name, "1".to_owned()));
-    let url = template::fill(url, &values.collect()).unwrap_or_else(|_| url.to_owned());
-    http_client::check_url(&url).map_err(|why| source.error(key, why))
 }
 
 /// Where relative paths count from: beside the file, or where one that does not exist would be.

@@ -7,13 +7,17 @@ use bayes_opt::{
     Acquisition, Configuration, Kind, LinearConstraint, Parameter, PriorGuess, Settings, Space,
     SpaceError, Strategy, Value, readable,
 };
-use host::{Knob, Roots};
+use host::Roots;
 
-use super::check::{Templates, check_name};
 use super::earlier;
-use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
+use super::form::check_name;
+use super::knobs::{
+    FieldError, KnobBinding, Live, Originals, control_of, is_apart, knob_of, live_of,
+};
 use super::locate::Source;
-use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
+use super::scalar::Scalar;
+use super::templates::Templates;
+use super::{AcquisitionName, ParameterSpec, ParameterType, Scale, Spec, StrategyName};
 use crate::error::SpecError;
 
 /// The space and what belongs to it.
@@ -25,31 +29,6 @@ pub(super) struct CheckedSpace {
     /// Defaults that are not what the host has now, a sentence each.
     pub(super) other_defaults: Vec<String>,
 }
-
-impl From<&Scalar> for Value {
-    fn from(scalar: &Scalar) -> Self {
-        match scalar {
-            Scalar::Bool(value) => Value::Bool(*value),
-            Scalar::Int(value) => Value::Int(*value),
-            Scalar::Float(value) => Value::Float(*value),
-            Scalar::Text(value) => Value::Text(value.clone()),
-        }
-    }
-}
-
-impl From<&Value> for Scalar {
-    fn from(value: &Value) -> Self {
-        match value {
-            Value::Bool(value) => Self::Bool(*value),
-            Value::Int(value) => Self::Int(*value),
-            Value::Float(value) => Self::Float(*value),
-            Value::Text(value) => Self::Text(value.clone()),
-        }
-    }
-}
-
-/// The values of knobs that are changed just now, by which an experiment must not go.
-pub type Originals = BTreeMap<Knob, String>;
 
 pub(super) fn check_space(
     spec: &Spec,
@@ -188,16 +167,6 @@ pub(super) fn check_space(
         skipped,
         other_defaults,
     })
-}
-
-/// Names that templates use for something else.
-pub(super) const RESERVED: [&str; 5] = ["port", "dir", "side", "spec_dir", "duration_s"];
-
-pub(super) fn is_word(name: &str) -> bool {
-    name.chars()
-        .next()
-        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// A live value outside the range or between its steps belongs to the space all the same: it is the

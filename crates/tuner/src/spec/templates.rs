@@ -5,12 +5,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Space};
 
-use super::TextOrFile;
-use super::check::{CheckedParts, CheckedSpec, Templates};
+use super::checked::CheckedSpec;
 use super::locate::Source;
-use super::{Spec, TargetSpec};
+use super::{Spec, TargetSpec, TextOrFile, WorkloadSpec};
 use crate::bench::Arm;
 use crate::environment::{is_variable, secret_in};
 use crate::error::SpecError;
@@ -76,6 +75,28 @@ impl CheckedSpec {
                 Some((path.into(), self.dir.join(&file.template)))
             })
     }
+}
+
+/// What is asked of template files, and of knobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Templates {
+    /// They can be read, and templates name what there is.
+    AreThere,
+    /// Nothing: what was made from them is in force, and the control's values are known.
+    MayBeGone,
+}
+
+/// What [`check_templates`] looks at.
+pub(super) struct CheckedParts<'a> {
+    pub(super) templates: Templates,
+    pub(super) spec: &'a Spec,
+    pub(super) source: &'a Source,
+    pub(super) dir: &'a Path,
+    pub(super) target: &'a TargetSpec,
+    pub(super) workload: &'a WorkloadSpec,
+    pub(super) space: &'a Space,
+    /// Names of the parameters that were left out.
+    pub(super) skipped: Vec<&'a str>,
 }
 
 /// All names that are used.
