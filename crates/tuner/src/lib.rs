@@ -59,6 +59,7 @@ pub mod tell;
 pub mod template;
 mod text;
 pub mod undo;
+mod verdict;
 pub mod verification;
 
 pub use error::{Crash, CrashKind, Fault, SpecError, TunerError};

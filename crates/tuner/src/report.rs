@@ -9,13 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::begun::{self, Begun};
-use crate::conclusion::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 use crate::error::Crash;
 use crate::evaluation::{BY_USER, Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
-use crate::ledger::PlannedArm;
-use crate::sentence;
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
+use crate::verdict::{
+    ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
+};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -199,21 +199,6 @@ pub enum Failure {
     Lost,
 }
 
-/// An interval, as reports have it.
-#[derive(JsonSchema)]
-#[schemars(rename = "Interval")]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(crate) struct IntervalSchema {
-    /// Lower end.
-    low: f64,
-    /// The estimate itself.
-    estimate: f64,
-    /// Upper end.
-    high: f64,
-    /// Two-sided confidence, such as 0.95.
-    confidence: f64,
-}
-
 /// The JSON Schema of a report. Fields that a version does not know may be there.
 #[must_use]
 pub fn schema() -> serde_json::Value {
@@ -343,29 +328,6 @@ impl Finding {
 }
 
 impl ArmResult {
-    /// An arm of which nothing is known yet.
-    pub(crate) fn of(planned: &PlannedArm) -> Self {
-        Self {
-            name: planned.name.clone(),
-            is_candidate: planned.is_candidate,
-            capacity_of: planned.capacity_of.clone(),
-            configuration: planned.configuration.clone(),
-            ratios: BTreeMap::new(),
-            without_interval: BTreeMap::new(),
-            means: BTreeMap::new(),
-            violated: Vec::new(),
-            constraints: Vec::new(),
-            guards: Vec::new(),
-            detectable: BTreeMap::new(),
-            faults: Vec::new(),
-            unsteady: Vec::new(),
-            few_requests: None,
-            runs: 0,
-            blocks: 0,
-            runs_blocks: Vec::new(),
-        }
-    }
-
     /// Whether the plain means of a metric say the opposite of its change.
     #[must_use]
     pub fn is_against_means(&self, metric: &str) -> bool {
@@ -393,11 +355,6 @@ impl Report {
     /// The best of the verified candidates.
     pub fn winner(&self) -> Option<&ArmResult> {
         self.verification.iter().find(|arm| arm.is_candidate)
-    }
-
-    /// The sentence that goes with the finding.
-    pub(crate) fn say(&self, metric: &str) -> String {
-        sentence::of(self, metric)
     }
 
     /// Where an experiment comes from stays so, whatever it has measured since.

@@ -12,8 +12,15 @@ pub use crate::figures::{counted, sentence};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, score_text};
 use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
 
+impl Report {
+    /// The sentence that goes with the finding.
+    pub(crate) fn say(&self, metric: &str) -> String {
+        of(self, metric)
+    }
+}
+
 /// What is said of a report, whose objective has this name.
-pub(crate) fn of(report: &Report, objective: &str) -> String {
+fn of(report: &Report, objective: &str) -> String {
     let evaluations = counted(report.evaluations.len(), "evaluation");
     if let Some(error) = &report.error {
         return format!("Ended after {evaluations}: {error}. There is no result.");

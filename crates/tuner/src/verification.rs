@@ -17,6 +17,31 @@ pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
 use crate::template;
 
+impl ArmResult {
+    /// An arm of which nothing is known yet.
+    pub(crate) fn of(planned: &PlannedArm) -> Self {
+        Self {
+            name: planned.name.clone(),
+            is_candidate: planned.is_candidate,
+            capacity_of: planned.capacity_of.clone(),
+            configuration: planned.configuration.clone(),
+            ratios: BTreeMap::new(),
+            without_interval: BTreeMap::new(),
+            means: BTreeMap::new(),
+            violated: Vec::new(),
+            constraints: Vec::new(),
+            guards: Vec::new(),
+            detectable: BTreeMap::new(),
+            faults: Vec::new(),
+            unsteady: Vec::new(),
+            few_requests: None,
+            runs: 0,
+            blocks: 0,
+            runs_blocks: Vec::new(),
+        }
+    }
+}
+
 /// The `top` best configurations that are not the control: the model's choice first, then by
 /// measured score among those completed since the last drift.
 fn candidates(spec: &CheckedSpec, report: &Report, drifted: usize) -> Vec<Configuration> {

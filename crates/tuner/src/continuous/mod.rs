@@ -29,33 +29,36 @@
 
 mod alert;
 mod calendar;
+mod hours;
+mod rules;
 mod run;
 pub mod simulation;
 mod state;
+mod task;
 mod view;
 
 use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
-use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use latency_stats::{DriftTest, mean_interval};
 
 pub use alert::{Alert, ask};
-pub use calendar::Hours;
-pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
+pub use hours::Hours;
+pub use rules::Rules;
+pub use run::{Flow, World, run, tune, watch};
+use state::SEARCH_AGAIN_S;
 pub use state::{
     Acting, Asked, Candidate, Doing, Entry, HostThen, Measured, Promoted, Round, Searching, Seen,
     State,
 };
-
+pub use task::{Applied, Task, Tuned};
 pub use view::{Evidence, TestValue, View};
 
 use crate::figures::{counted, sentence, significant};
 use crate::ledger::Drift;
 use crate::live::Changed;
 use crate::report::score_text;
-use crate::spec::{AlertSpec, ObjectiveSpec};
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but
 /// until the next round at most.
@@ -73,42 +76,11 @@ const AGAIN_S: i64 = 10;
 /// As many rounds in a row after which not everything could be put back end the sitting.
 const UNSETTLED_MAX: usize = 3;
 
-/// A search that leaves nothing in force is repeated after a day, then after two, four, and every
-/// eight days.
-const SEARCH_AGAIN_S: f64 = 86_400.0;
+/// A search that leaves nothing in force is repeated every eight days at the least.
 const SEARCH_AGAIN_MAX_S: f64 = 8.0 * SEARCH_AGAIN_S;
 
 /// The series of the gain, beside those of the workload's metrics.
 pub const GAIN: &str = "gain";
-
-/// What a specification says of `mode = "continuous"`.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// What a gain is a change of.
-    pub objective: ObjectiveSpec,
-    /// Seconds between the beginnings of two rounds.
-    pub round_every_s: f64,
-    /// Metrics of the control that tell the workload.
-    pub metrics: Vec<String>,
-    /// Parts of the day within which the workload is compared.
-    pub seasons: usize,
-    /// Parts of the day within which the gain is compared.
-    pub gain_seasons: usize,
-    /// Those of Saturdays and Sundays are seasons of their own.
-    pub weekends: bool,
-    /// Rounds until a false alarm of one series, on average, at the least.
-    pub run_length: f64,
-    /// Rounds in a row that break a constraint before a rollback.
-    pub slo_rounds: usize,
-    /// Promotions in a day.
-    pub changes_per_day: usize,
-    /// When a search or a promotion may begin; at any time where empty.
-    pub hours: Vec<Hours>,
-    /// Whose days and hours these are.
-    pub time_zone: TimeZone,
-    /// No search or promotion begins while this fires.
-    pub alert: Option<AlertSpec>,
-}
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]

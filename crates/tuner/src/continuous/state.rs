@@ -11,6 +11,10 @@ use super::{Alert, calendar};
 use crate::figures::sentence;
 use crate::ledger::Drift;
 
+/// A search that leaves nothing in force is repeated after a day, then after two, four, and every
+/// eight days.
+pub(super) const SEARCH_AGAIN_S: f64 = 86_400.0;
+
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
@@ -86,7 +90,7 @@ impl State {
             acting: None,
             not_before: now,
             search_again: None,
-            search_again_after_s: super::SEARCH_AGAIN_S,
+            search_again_after_s: SEARCH_AGAIN_S,
             next_round: now,
             rounds: 0,
             breaks: 0,
