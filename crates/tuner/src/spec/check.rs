@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use bayes_opt::Space;
 use host::{HostError, Roots, is_same_file};
 
 use super::check_continuous::check_continuous;
@@ -16,10 +17,10 @@ use super::knobs::{KnobBinding, Originals};
 use super::locate::Source;
 use super::masks::Masks;
 use super::numbers::{check_counts, check_numbers};
-use super::parameters::{arm_configuration, check_space};
+use super::parameters::{CheckedSpace, arm_configuration, check_space};
 use super::templates::{CheckedParts, Templates, check_apply, check_templates};
 use super::warm_control::check_evaluation;
-use super::{Pairing, Spec, TargetSpec, WorkloadSpec};
+use super::{ObjectiveSpec, Pairing, ReadySpec, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
@@ -149,15 +150,7 @@ pub(super) fn check_experiment(
     }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
-    let mut workload = match &spec.workload {
-        Some(workload) => workload.clone(),
-        None if spec.reads_latency() => WorkloadSpec::default(),
-        None => {
-            let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
-                       metrics.p99.wire = { port = 8080 }, or scrape, or push";
-            return Err(source.error("workload", why));
-        }
-    };
+    let mut workload = workload_of(&spec, source)?;
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
     check_shared_files(&spec, &target, &space.knobs, source, roots)?;
@@ -169,80 +162,13 @@ pub(super) fn check_experiment(
     }
     check_numbers(&spec, source)?;
     let pins = check_cpus(&spec, &target, &workload, source, roots)?;
-    let mut constraints = Vec::new();
-    for (index, text) in spec.constraints.iter().enumerate() {
-        let key = format!("constraints[{index}]");
-        constraints
-            .push(MetricConstraint::parse(text).map_err(|message| source.error(&key, message))?);
-    }
-    let is_of_host = |binding: &KnobBinding| !binding.knob.is_of_instance();
-    if target.pairing == Pairing::Parallel && space.knobs.values().any(is_of_host) {
-        return Err(source.error(
-            "target.pairing",
-            "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
-        ));
-    }
-    for (index, parameter) in spec.parameters.iter().enumerate() {
-        let is_read =
-            space.knobs.get(&parameter.name).is_some_and(is_of_host) && parameter.write.is_none();
-        let is_absent = !space
-            .space
-            .parameters()
-            .iter()
-            .any(|kept| kept.name == parameter.name);
-        if parameter.default.is_none() && !is_read && !is_absent {
-            return Err(source.error(
-                &format!("parameters[{index}]"),
-                format!(
-                    "{} needs a default: it is the control's value, and cannot be read from the system",
-                    parameter.name
-                ),
-            ));
-        }
-    }
+    let constraints = constraints_of(&spec, source)?;
+    check_knobs(&spec, &target, &space, source)?;
     let known = metrics::Known::of(&spec, &workload, &target);
-    known
-        .check(&objective.metric)
-        .map_err(|message| source.error("objective.metric", message))?;
-    for (index, constraint) in constraints.iter().enumerate() {
-        known
-            .check(&constraint.metric)
-            .map_err(|message| source.error(&format!("constraints[{index}]"), message))?;
-    }
-    for (index, metric) in spec.verification.report.iter().enumerate() {
-        known
-            .check(metric)
-            .map_err(|message| source.error(&format!("verification.report[{index}]"), message))?;
-    }
-    for metric in workload.minimum.keys() {
-        known
-            .check(metric)
-            .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
-    }
+    check_metric_names(&spec, &workload, &objective, &constraints, &known, source)?;
     let continuous = check_continuous(&spec, source, &target, &objective, &known)?;
     check_metrics(&spec, source, &target)?;
-    for (index, arm) in spec.verification.arms.iter().enumerate() {
-        let key = format!("verification.arms[{index}]");
-        check_name(&format!("{key}.name"), &arm.name, source)?;
-        let earlier = &spec.verification.arms[..index];
-        if arm.name.starts_with("candidate ") || earlier.iter().any(|it| it.name == arm.name) {
-            return Err(source.error(
-                &format!("{key}.name"),
-                format!("{:?} is another arm's name", arm.name),
-            ));
-        }
-        for name in arm.variables.keys() {
-            if !spec.variables.contains_key(name) {
-                return Err(
-                    source.error(&format!("{key}.variables.{name}"), "is not in [variables]")
-                );
-            }
-        }
-        space
-            .space
-            .check(&arm_configuration(&space.space, &arm.parameters))
-            .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
-    }
+    check_arms(&spec, &space.space, source)?;
     let parts = CheckedParts {
         templates,
         spec: &spec,
@@ -269,12 +195,7 @@ pub(super) fn check_experiment(
     let unused = parameters
         .filter(|name| !space.knobs.contains_key(name) && !used.contains(name))
         .collect();
-    let name = spec.name.clone().unwrap_or_else(|| {
-        source.path().file_stem().map_or_else(
-            || "experiment".into(),
-            |stem| stem.to_string_lossy().into_owned(),
-        )
-    });
+    let name = name_of(&spec, source);
     check_name("name", &name, source)?;
     if templates == Templates::AreThere {
         // One that an earlier Slackline has begun can be rolled back whatever it is called.
@@ -298,6 +219,130 @@ pub(super) fn check_experiment(
         constraints,
         continuous,
         spec,
+    })
+}
+
+/// The load, which is the service's own users' where the specification has none.
+fn workload_of(spec: &Spec, source: &Source) -> Result<WorkloadSpec, SpecError> {
+    match &spec.workload {
+        Some(workload) => Ok(workload.clone()),
+        None if spec.reads_latency() => Ok(WorkloadSpec::default()),
+        None => {
+            let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
+                       metrics.p99.wire = { port = 8080 }, or scrape, or push";
+            Err(source.error("workload", why))
+        }
+    }
+}
+
+fn constraints_of(spec: &Spec, source: &Source) -> Result<Vec<MetricConstraint>, SpecError> {
+    let texts = spec.constraints.iter().enumerate();
+    texts
+        .map(|(index, text)| {
+            MetricConstraint::parse(text)
+                .map_err(|message| source.error(&format!("constraints[{index}]"), message))
+        })
+        .collect()
+}
+
+/// Knobs of the host have one value at a time, and every parameter has a control's value.
+fn check_knobs(
+    spec: &Spec,
+    target: &TargetSpec,
+    space: &CheckedSpace,
+    source: &Source,
+) -> Result<(), SpecError> {
+    let is_of_host = |binding: &KnobBinding| !binding.knob.is_of_instance();
+    if target.pairing == Pairing::Parallel && space.knobs.values().any(is_of_host) {
+        return Err(source.error(
+            "target.pairing",
+            "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
+        ));
+    }
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        let is_read =
+            space.knobs.get(&parameter.name).is_some_and(is_of_host) && parameter.write.is_none();
+        let is_absent = !space
+            .space
+            .parameters()
+            .iter()
+            .any(|kept| kept.name == parameter.name);
+        if parameter.default.is_none() && !is_read && !is_absent {
+            return Err(source.error(
+                &format!("parameters[{index}]"),
+                format!(
+                    "{} needs a default: it is the control's value, and cannot be read from the system",
+                    parameter.name
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Every metric that is named is one that a block will have.
+fn check_metric_names(
+    spec: &Spec,
+    workload: &WorkloadSpec,
+    objective: &ObjectiveSpec,
+    constraints: &[MetricConstraint],
+    known: &metrics::Known,
+    source: &Source,
+) -> Result<(), SpecError> {
+    known
+        .check(&objective.metric)
+        .map_err(|message| source.error("objective.metric", message))?;
+    for (index, constraint) in constraints.iter().enumerate() {
+        known
+            .check(&constraint.metric)
+            .map_err(|message| source.error(&format!("constraints[{index}]"), message))?;
+    }
+    for (index, metric) in spec.verification.report.iter().enumerate() {
+        known
+            .check(metric)
+            .map_err(|message| source.error(&format!("verification.report[{index}]"), message))?;
+    }
+    for metric in workload.minimum.keys() {
+        known
+            .check(metric)
+            .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
+    }
+    Ok(())
+}
+
+/// The further arms of the verification have names of their own, and values of the space.
+fn check_arms(spec: &Spec, space: &Space, source: &Source) -> Result<(), SpecError> {
+    for (index, arm) in spec.verification.arms.iter().enumerate() {
+        let key = format!("verification.arms[{index}]");
+        check_name(&format!("{key}.name"), &arm.name, source)?;
+        let earlier = &spec.verification.arms[..index];
+        if arm.name.starts_with("candidate ") || earlier.iter().any(|it| it.name == arm.name) {
+            return Err(source.error(
+                &format!("{key}.name"),
+                format!("{:?} is another arm's name", arm.name),
+            ));
+        }
+        for name in arm.variables.keys() {
+            if !spec.variables.contains_key(name) {
+                return Err(
+                    source.error(&format!("{key}.variables.{name}"), "is not in [variables]")
+                );
+            }
+        }
+        space
+            .check(&arm_configuration(space, &arm.parameters))
+            .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The experiment's name: the file's, where the specification has none.
+fn name_of(spec: &Spec, source: &Source) -> String {
+    spec.name.clone().unwrap_or_else(|| {
+        source.path().file_stem().map_or_else(
+            || "experiment".into(),
+            |stem| stem.to_string_lossy().into_owned(),
+        )
     })
 }
 
@@ -338,6 +383,29 @@ fn check_target(
             "give exactly one of pid, pid_file, cgroup",
         ));
     }
+    check_files(target, source, dir, templates)?;
+    check_steps(target, source)?;
+    if let Some(ready) = &target.ready {
+        check_ready(ready, source)?;
+    }
+    if crate::stop::signal_of(&target.stop.signal).is_none() {
+        return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
+    }
+    if target.ports.is_some_and(|[control, experiment]| {
+        control == experiment || control == 0 || experiment == 0
+    }) {
+        return Err(source.error("target.ports", "must be two different ports above 0"));
+    }
+    Ok(())
+}
+
+/// Templates are there, and what is made of them is put where nothing else is.
+fn check_files(
+    target: &TargetSpec,
+    source: &Source,
+    dir: &Path,
+    templates: Templates,
+) -> Result<(), SpecError> {
     for (index, file) in target.files.iter().enumerate() {
         let template = dir.join(&file.template);
         if templates == Templates::AreThere && !template.is_file() {
@@ -376,6 +444,11 @@ fn check_target(
             return Err(source.error(&key, error.to_string()));
         }
     }
+    Ok(())
+}
+
+/// Each `apply` step is one thing.
+fn check_steps(target: &TargetSpec, source: &Source) -> Result<(), SpecError> {
     for (index, step) in target.apply.iter().enumerate() {
         if step.command.is_some() == step.url.is_some() {
             return Err(source.error(
@@ -389,35 +462,30 @@ fn check_target(
             check_url(&key("url"), url, source)?;
         }
     }
-    if let Some(ready) = &target.ready {
-        let given = usize::from(ready.url.is_some())
-            + usize::from(ready.port.is_some())
-            + usize::from(ready.command.is_some());
-        if given != 1 {
-            return Err(source.error("target.ready", "give exactly one of url, port, command"));
-        }
-        if let Some(url) = &ready.url {
-            check_url("target.ready.url", url, source)?;
-        }
-        if let Some(port) = &ready.port
-            && !port.contains('{')
-            && !port.parse::<u16>().is_ok_and(|port| port > 0)
-        {
-            return Err(source.error(
-                "target.ready.port",
-                format!("{port:?} is not a port: write \"{{port}}\", or a number from 1 to 65535"),
-            ));
-        }
-        check_command("target.ready.command", ready.command.as_ref(), source)?;
+    Ok(())
+}
+
+/// There is one sign of a service that is up.
+fn check_ready(ready: &ReadySpec, source: &Source) -> Result<(), SpecError> {
+    let given = usize::from(ready.url.is_some())
+        + usize::from(ready.port.is_some())
+        + usize::from(ready.command.is_some());
+    if given != 1 {
+        return Err(source.error("target.ready", "give exactly one of url, port, command"));
     }
-    if crate::stop::signal_of(&target.stop.signal).is_none() {
-        return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
+    if let Some(url) = &ready.url {
+        check_url("target.ready.url", url, source)?;
     }
-    if target.ports.is_some_and(|[control, experiment]| {
-        control == experiment || control == 0 || experiment == 0
-    }) {
-        return Err(source.error("target.ports", "must be two different ports above 0"));
+    if let Some(port) = &ready.port
+        && !port.contains('{')
+        && !port.parse::<u16>().is_ok_and(|port| port > 0)
+    {
+        return Err(source.error(
+            "target.ready.port",
+            format!("{port:?} is not a port: write \"{{port}}\", or a number from 1 to 65535"),
+        ));
     }
+    check_command("target.ready.command", ready.command.as_ref(), source)?;
     Ok(())
 }
 
