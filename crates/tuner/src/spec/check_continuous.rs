@@ -1,6 +1,6 @@
 //! What can be told of `mode = "continuous"` before anything is started.
 
-use super::continuous::Mode;
+use super::continuous::{ContinuousSpec, Mode};
 use super::form::check_url;
 use super::locate::Source;
 use super::{ObjectiveScale, ObjectiveSpec, ParameterSpec, Spec, TargetSpec};
@@ -50,39 +50,13 @@ pub(super) fn check_continuous(
             "mode = \"continuous\" compares with the control: use ratio",
         ));
     }
-    if !(given.control_share > 0.0 && given.control_share <= 0.5) {
-        return error("control_share", "must be above 0 and at most 0.5");
-    }
-    if !(1..=1440).contains(&given.seasons) {
-        return error("seasons", "must be from 1 to 1440");
-    }
-    if !(1..=1440).contains(&given.gain_seasons) {
-        return error("gain_seasons", "must be from 1 to 1440");
-    }
-    if !(given.false_alarms_per_day > 0.0 && given.false_alarms_per_day <= 24.0) {
-        return error("false_alarms_per_day", "must be above 0 and at most 24");
-    }
-    if !(1..=100).contains(&given.slo_rounds) {
-        return error("slo_rounds", "must be from 1 to 100");
-    }
-    if given.changes_per_day == 0 {
-        return error(
-            "changes_per_day",
-            "must be above 0: without a change there is nothing to tune",
-        );
-    }
+    check_ranges(&given, source)?;
     for (index, metric) in given.metrics.iter().enumerate() {
         known
             .check(metric)
             .map_err(|message| source.error(&format!("continuous.metrics[{index}]"), message))?;
     }
-    let mut hours = Vec::new();
-    for (index, text) in given.hours.iter().enumerate() {
-        hours.push(
-            Hours::parse(text)
-                .map_err(|message| source.error(&format!("continuous.hours[{index}]"), message))?,
-        );
-    }
+    let hours = hours_of(&given, source)?;
     if given.time_zone.is_none() && !hours.is_empty() {
         return error(
             "hours",
@@ -128,4 +102,41 @@ pub(super) fn check_continuous(
         time_zone,
         alert: given.alert,
     }))
+}
+
+/// The numbers of the section are in their ranges.
+fn check_ranges(given: &ContinuousSpec, source: &Source) -> Result<(), SpecError> {
+    let error = |key: &str, message: &str| Err(source.error(&format!("continuous.{key}"), message));
+    if !(given.control_share > 0.0 && given.control_share <= 0.5) {
+        return error("control_share", "must be above 0 and at most 0.5");
+    }
+    if !(1..=1440).contains(&given.seasons) {
+        return error("seasons", "must be from 1 to 1440");
+    }
+    if !(1..=1440).contains(&given.gain_seasons) {
+        return error("gain_seasons", "must be from 1 to 1440");
+    }
+    if !(given.false_alarms_per_day > 0.0 && given.false_alarms_per_day <= 24.0) {
+        return error("false_alarms_per_day", "must be above 0 and at most 24");
+    }
+    if !(1..=100).contains(&given.slo_rounds) {
+        return error("slo_rounds", "must be from 1 to 100");
+    }
+    if given.changes_per_day == 0 {
+        return error(
+            "changes_per_day",
+            "must be above 0: without a change there is nothing to tune",
+        );
+    }
+    Ok(())
+}
+
+fn hours_of(given: &ContinuousSpec, source: &Source) -> Result<Vec<Hours>, SpecError> {
+    let texts = given.hours.iter().enumerate();
+    texts
+        .map(|(index, text)| {
+            Hours::parse(text)
+                .map_err(|message| source.error(&format!("continuous.hours[{index}]"), message))
+        })
+        .collect()
 }
