@@ -17,7 +17,7 @@ use super::knobs::{
 use super::locate::Source;
 use super::scalar::Scalar;
 use super::templates::Templates;
-use super::{AcquisitionName, ParameterSpec, ParameterType, Scale, Spec, StrategyName};
+use super::{AcquisitionName, ParameterSpec, ParameterType, PriorSpec, Scale, Spec, StrategyName};
 use crate::error::SpecError;
 
 /// The space and what belongs to it.
@@ -87,22 +87,8 @@ pub(super) fn check_space(
                 write: parameter.write.clone(),
                 element,
             };
-            let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(&binding, roots);
-            if let Some((other, theirs)) = knobs.iter().find(is_same) {
-                let (path, their_path) = (binding.knob.path(roots), theirs.knob.path(roots));
-                let also = match path.as_os_str() == their_path.as_os_str() {
-                    true => String::new(),
-                    false => format!(", as {}", their_path.display()),
-                };
-                return Err(source.error(
-                    &key(field),
-                    format!(
-                        "parameter `{other}` ({}) already sets {}{also}: remove one of the two",
-                        keys[other],
-                        path.display()
-                    ),
-                ));
-            }
+            check_unset(&binding, &knobs, &keys, roots)
+                .map_err(|message| source.error(&key(field), message))?;
             keys.insert(name.clone(), key(field));
             knobs.insert(name.clone(), binding);
         } else if parameter.write.is_some() {
@@ -125,10 +111,7 @@ pub(super) fn check_space(
             name: name.clone(),
             kind,
             default,
-            prior: parameter.prior.as_ref().map(|prior| PriorGuess {
-                best_guess: Value::from(&prior.best_guess),
-                confidence: prior.confidence,
-            }),
+            prior: parameter.prior.as_ref().map(guess_of),
             special,
         });
     }
@@ -138,6 +121,54 @@ pub(super) fn check_space(
             format!("this host has none of them: {}", skipped.join("; ")),
         ));
     }
+    let space = space_of(spec, parameters, &kept, source)?;
+    let settings = settings_of(spec, &space, source)?;
+    Ok(CheckedSpace {
+        space,
+        settings,
+        knobs,
+        skipped,
+        other_defaults,
+    })
+}
+
+fn guess_of(prior: &PriorSpec) -> PriorGuess {
+    PriorGuess {
+        best_guess: Value::from(&prior.best_guess),
+        confidence: prior.confidence,
+    }
+}
+
+/// No earlier parameter is the same knob; `keys` says where each of `knobs` stands.
+fn check_unset(
+    binding: &KnobBinding,
+    knobs: &BTreeMap<String, KnobBinding>,
+    keys: &BTreeMap<String, String>,
+    roots: &Roots,
+) -> Result<(), String> {
+    let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(binding, roots);
+    let Some((other, theirs)) = knobs.iter().find(is_same) else {
+        return Ok(());
+    };
+    let (path, their_path) = (binding.knob.path(roots), theirs.knob.path(roots));
+    let also = match path.as_os_str() == their_path.as_os_str() {
+        true => String::new(),
+        false => format!(", as {}", their_path.display()),
+    };
+    Err(format!(
+        "parameter `{other}` ({}) already sets {}{also}: remove one of the two",
+        keys[other],
+        path.display()
+    ))
+}
+
+/// The space of these parameters; `kept` has the place of each in the specification.
+fn space_of(
+    spec: &Spec,
+    parameters: Vec<Parameter>,
+    kept: &[usize],
+    source: &Source,
+) -> Result<Space, SpecError> {
     let mut constraints = Vec::new();
     for (index, text) in spec.parameter_constraints.iter().enumerate() {
         let constraint = LinearConstraint::parse(text).map_err(|error| {
@@ -149,7 +180,7 @@ pub(super) fn check_space(
         constraints.push(constraint);
     }
     // One parameter at a time first: so the error can name its line.
-    for (parameter, index) in parameters.iter().zip(&kept) {
+    for (parameter, index) in parameters.iter().zip(kept) {
         Space::new(vec![parameter.clone()], Vec::new()).map_err(|error| match error {
             SpaceError::Invalid { key, reason, .. } => {
                 source.error(&format!("parameters[{index}].{key}"), reason)
@@ -157,16 +188,8 @@ pub(super) fn check_space(
             error => source.error(&format!("parameters[{index}]"), error.to_string()),
         })?;
     }
-    let space = Space::new(parameters, constraints)
-        .map_err(|error| source.error("parameter_constraints", error.to_string()))?;
-    let settings = settings_of(spec, &space, source)?;
-    Ok(CheckedSpace {
-        space,
-        settings,
-        knobs,
-        skipped,
-        other_defaults,
-    })
+    Space::new(parameters, constraints)
+        .map_err(|error| source.error("parameter_constraints", error.to_string()))
 }
 
 /// A live value outside the range or between its steps belongs to the space all the same: it is the
