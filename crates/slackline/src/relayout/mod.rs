@@ -6,6 +6,7 @@ mod picture;
 mod start;
 mod status;
 mod undo;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +61,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Status { json } => status::run(&store, *json),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
-        Command::Stop => start::stop(&store),
+        Command::Stop => watcher::stop(&store),
         Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
     }
 }
