@@ -54,11 +54,10 @@ pub(super) fn check_space(
         if !names.insert(name.clone()) || spec.variables.contains_key(name) {
             return Err(source.error(&key("name"), format!("{name:?} is used twice")));
         }
-        let knob = knob_of(parameter, spec.target.as_ref(), roots)
-            .map_err(|(field, message)| source.error(&key(field), message))?;
+        let failed = |(field, message): FieldError| source.error(&key(field), message);
+        let knob = knob_of(parameter, spec.target.as_ref(), roots).map_err(failed)?;
         let mut default = parameter.default.as_ref().map(Value::from);
         let mut live_special = None;
-        let failed = |(field, message): FieldError| source.error(&key(field), message);
         if let Some((field, knob, index)) = knob {
             let live = match live_of(parameter, &knob, index, roots, originals) {
                 // The control's value is known, and what is gone keeps nothing else from a
@@ -96,8 +95,7 @@ pub(super) fn check_space(
         } else if parameter.optional {
             return Err(source.error(&key("optional"), "only a kernel knob can be absent"));
         }
-        let mut kind =
-            kind_of(parameter).map_err(|(field, message)| source.error(&key(field), message))?;
+        let mut kind = kind_of(parameter).map_err(failed)?;
         let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
         special.extend(live_special);
         if parameter.default.is_none()
