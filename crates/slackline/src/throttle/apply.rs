@@ -102,18 +102,7 @@ impl Report {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
-    ensure!(
-        arguments.pairs >= 2,
-        "--pairs must be at least 2: one has no interval"
-    );
-    ensure!(
-        arguments.block_s >= 1.0 && arguments.block_s <= 3600.0,
-        "--block-s must be between 1 and 3600"
-    );
-    ensure!(
-        arguments.below > 0.0 && arguments.below.is_finite(),
-        "--below must be above 0"
-    );
+    check(arguments)?;
     crate::output::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
     let group = group_of(&roots, &arguments.watched)?;
@@ -201,6 +190,23 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     } else {
         Done::Negative
     })
+}
+
+/// The numbers are in their ranges.
+fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    ensure!(
+        arguments.pairs >= 2,
+        "--pairs must be at least 2: one has no interval"
+    );
+    ensure!(
+        arguments.block_s >= 1.0 && arguments.block_s <= 3600.0,
+        "--block-s must be between 1 and 3600"
+    );
+    ensure!(
+        arguments.below > 0.0 && arguments.below.is_finite(),
+        "--below must be above 0"
+    );
+    Ok(())
 }
 
 /// The limit that is asked for; what is not named stays.
