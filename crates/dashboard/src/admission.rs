@@ -97,23 +97,8 @@ pub(crate) async fn admit(
             Err(wait) => limits::too_many(wait),
         };
     }
-    // A proxy may heed one of two, and we the other.
-    for name in [HOST, AUTHORIZATION] {
-        if request.headers().get_all(&name).iter().count() > 1 {
-            let why = format!("the request has more than one header `{name}`");
-            return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
-        }
-    }
-    if origin.host.is_empty() {
-        let why = "the request has no header `host`";
-        return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
-    }
-    if !app.access.is_ours(&origin.host) {
-        let name = crate::web::without_port(&origin.host);
-        let why = format!(
-            "this server is not called {name}: if it should be, restart it with `--name {name}`"
-        );
-        return Refusal::new(StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    if let Some(refusal) = misdirected(&app, &origin, &request) {
+        return refusal.into_response();
     }
     if path.starts_with("/assets/") {
         return next.run(request).await;
@@ -187,6 +172,29 @@ pub(crate) async fn admit(
     // For a page that says why there is no other one.
     response.extensions_mut().insert(visitor);
     response
+}
+
+/// Why a request is not for this server, or could be taken for another one.
+fn misdirected(app: &App, origin: &Origin, request: &Request) -> Option<Refusal> {
+    // A proxy may heed one of two, and we the other.
+    for name in [HOST, AUTHORIZATION] {
+        if request.headers().get_all(&name).iter().count() > 1 {
+            let why = format!("the request has more than one header `{name}`");
+            return Some(Refusal::new(StatusCode::BAD_REQUEST, why));
+        }
+    }
+    if origin.host.is_empty() {
+        let why = "the request has no header `host`";
+        return Some(Refusal::new(StatusCode::BAD_REQUEST, why));
+    }
+    if !app.access.is_ours(&origin.host) {
+        let name = crate::web::without_port(&origin.host);
+        let why = format!(
+            "this server is not called {name}: if it should be, restart it with `--name {name}`"
+        );
+        return Some(Refusal::new(StatusCode::MISDIRECTED_REQUEST, why));
+    }
+    None
 }
 
 /// A check has a body and changes nothing, so that a token for looking is enough.

@@ -85,10 +85,6 @@ impl Verbs {
     }
 }
 
-pub(super) fn is_active(state: ExperimentState) -> bool {
-    matches!(state, ExperimentState::Queued | ExperimentState::Running)
-}
-
 /// How far something has come.
 struct Progress {
     label: String,
@@ -247,6 +243,13 @@ fn fork_question(id: i64, has_measured: bool) -> String {
     }
 }
 
+/// What the last rollback could not restore.
+fn not_restored(row: &ExperimentRow, role: Role) -> String {
+    let unfinished = row.unfinished_rollback();
+    let lines = unfinished.map_or_else(Vec::new, |it| it.done.changed.clone());
+    readers::lines(role, lines).join(", ")
+}
+
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -268,9 +271,6 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         return Ok(refusal.into_response());
     }
     let queue = readers::seen(role, store.queue(id)?)?;
-    let not_restored = row.unfinished_rollback();
-    let not_restored = not_restored.map_or_else(Vec::new, |it| it.done.changed.clone());
-    let not_restored = readers::lines(role, not_restored).join(", ");
     let has_measured = store.has_measured(id)?;
     let mut verdict = Verdict::of(&row);
     let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
@@ -297,7 +297,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         trouble: readers::trouble(coordinator, role),
         made: When::ms(summary.created_ms),
         status,
-        not_restored,
+        not_restored: not_restored(&row, role),
         failure,
         progress: progress(coordinator, &row, &summary)?,
         verdict,
