@@ -182,20 +182,31 @@ impl Model {
             feasible: Vec::new(),
             hypers: fitter.hypers,
         };
+        model.look_back(&completed, &crashed, &constraints);
+        Some(model)
+    }
+
+    /// Takes up what the processes say of the points that were measured.
+    fn look_back(
+        &mut self,
+        completed: &[(usize, &Told, Measured)],
+        crashed: &[&[f64]],
+        constraints: &BTreeMap<&str, Vec<(&Told, Measured)>>,
+    ) {
         for (row, (index, told, _)) in completed.iter().enumerate() {
-            if model
+            if self
                 .points
                 .iter()
                 .any(|point| same_point(point, &told.point))
             {
                 continue;
             }
-            model.points.push(told.point.clone());
-            model.first.push(*index);
-            model.posteriors.push(model.objective.posterior_at(row));
+            self.points.push(told.point.clone());
+            self.first.push(*index);
+            self.posteriors.push(self.objective.posterior_at(row));
             let measured = constraints.values().map(Some).chain([None]);
             let has_crashed = crashed.iter().any(|crash| same_point(crash, &told.point));
-            let feasible = model
+            let feasible = self
                 .feasibilities
                 .iter()
                 .zip(measured)
@@ -211,9 +222,8 @@ impl Model {
                     }
                 })
                 .product();
-            model.feasible.push(feasible);
+            self.feasible.push(feasible);
         }
-        Some(model)
     }
 
     pub(crate) fn evaluated<'a>(&'a self, pending: &'a [Vec<f64>]) -> Evaluated<'a> {
