@@ -5,8 +5,6 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Roots;
@@ -17,11 +15,8 @@ use crate::environment::secret_in;
 use crate::log_end::{OUTPUT_LINES, end_of_file, extract, last_lines};
 use crate::secrets;
 use crate::shell_words::quoted;
-pub use crate::stop::Stop;
-
-/// How often a running process is looked at: short beside a block, and 100 looks a second cost
-/// under 0.1 % of a core.
-const POLL: Duration = Duration::from_millis(10);
+use crate::stop::POLL;
+pub use crate::stop::{Interrupt, Stop};
 
 /// What a command may print, as all of it is read into memory: some thousand times as much as any
 /// load generator's report.
@@ -34,95 +29,6 @@ const INSTANCE: &str = "SLACKLINE_INSTANCE";
 
 /// What the control groups of a run's instances are called, before its pid.
 pub(crate) const GROUP: &str = "slackline-";
-
-/// A request to stop, seen by everything that waits.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt {
-    /// The number of the signal, which a signal handler writes; 0 is none (signals count from 1).
-    signal: Arc<AtomicUsize>,
-    evaluation: Arc<AtomicBool>,
-}
-
-impl Interrupt {
-    /// Catches SIGINT, SIGTERM and, unless it is ignored already, as under `nohup`, SIGHUP from now
-    /// on.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn on_signals() -> std::io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let interrupt = Self::default();
-        // Not SIGINT, which a shell's script has whatever is in the background ignore.
-        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-        for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
-            let number = usize::try_from(signal).unwrap_or(0);
-            signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.signal), number)?;
-        }
-        Ok(interrupt)
-    }
-
-    /// The signal, once there was one.
-    pub fn signal(&self) -> Option<i32> {
-        match self.signal.load(Ordering::Relaxed) {
-            0 => None,
-            number => i32::try_from(number).ok(),
-        }
-    }
-
-    /// What asked to stop, if anything did.
-    pub fn stop(&self) -> Option<Stop> {
-        let evaluation = || {
-            self.evaluation
-                .load(Ordering::Relaxed)
-                .then_some(Stop::Evaluation)
-        };
-        self.signal().map(Stop::Signal).or_else(evaluation)
-    }
-
-    /// Asks as that signal would.
-    pub fn raise(&self, signal: i32) {
-        self.signal
-            .store(usize::try_from(signal).unwrap_or(0), Ordering::Relaxed);
-    }
-
-    /// Asks the present evaluation to stop, and nothing after it.
-    pub fn kill_evaluation(&self) {
-        self.evaluation.store(true, Ordering::Relaxed);
-    }
-
-    /// The evaluation that was to stop is over.
-    pub fn evaluation_is_over(&self) {
-        self.evaluation.store(false, Ordering::Relaxed);
-    }
-
-    /// Waits, but not beyond a request to stop.
-    ///
-    /// # Errors
-    /// That request.
-    pub fn sleep(&self, duration: Duration) -> Result<(), Stop> {
-        let end = Instant::now() + duration;
-        loop {
-            if let Some(stop) = self.stop() {
-                return Err(stop);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(POLL));
-        }
-    }
-}
-
-/// Whether this process ignores a signal: proc_pid_status(5), `SigIgn`, a bit each from the lowest
-/// on.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
 
 /// A command, filled in and ready to run.
 #[derive(Clone, Debug, Default)]

@@ -29,34 +29,6 @@ const READY_POLL: Duration = Duration::from_millis(50);
 /// started.
 const BACKGROUND_WAIT: Duration = Duration::from_millis(200);
 
-impl Side {
-    /// Whose fault a refusal is: the experiment's configuration, or, on the control, the harness.
-    pub(crate) fn fault(self, crash: impl Into<Crash>) -> Fault {
-        let crash = crash.into();
-        match self {
-            Self::Control => Fault::Harness(format!("control: {crash}")),
-            Self::Experiment => Fault::Configuration(crash),
-        }
-    }
-
-    /// Whose fault it is that this side's load was not measured: nobody's but the harness's; on the
-    /// experiment it may be this configuration's doing all the same, so the next one gets its
-    /// chance.
-    pub(crate) fn unmeasured(self, message: String) -> Fault {
-        match self {
-            Self::Control => Fault::Harness(message),
-            Self::Experiment => Fault::Unmeasured(message),
-        }
-    }
-
-    pub(crate) fn run_fault(self, error: RunError) -> Fault {
-        match error {
-            RunError::Interrupted(stop) => Fault::Interrupted(stop),
-            error => self.fault(error.to_string()),
-        }
-    }
-}
-
 /// One side of the target, as it is now.
 #[derive(Debug)]
 pub(crate) struct Instance {
