@@ -94,7 +94,7 @@ impl Wish {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",
             Self::Stop => "stop",
