@@ -20,7 +20,8 @@ use self::million::Held;
 use self::search::{RateSearch, Shown};
 use self::servers::{Cable, Server, Steering};
 use self::steal::Stolen;
-use crate::{cargo, install, step, target_directory};
+use crate::cargo::{cargo, target_directory};
+use crate::{install, step};
 
 const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]

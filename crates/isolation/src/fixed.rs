@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::controller::{Controller, Outbox};
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
-use crate::policy::{Controller, Outbox};
 
 /// What `static` writes. A setting that is left out is not touched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

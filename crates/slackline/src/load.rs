@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use host::Roots;
 use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, ServiceOnHost};
 
+use crate::done::Done;
+use crate::output::{message, print};
 use crate::throttle::{Watched, group_of, process_number};
-use crate::{Done, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -6,12 +6,13 @@ mod picture;
 mod start;
 mod status;
 mod undo;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 
 use ::relayout::Store;
 
-use crate::Done;
+use crate::done::Done;
 use crate::throttle::process_number;
 
 pub(crate) use undo::{Undone, undo_left};
@@ -48,7 +49,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
         /// Write a picture of the pages that the code which ran touches, before and after.
-        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+        #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
         svg: Option<PathBuf>,
     },
 }
@@ -60,7 +61,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Status { json } => status::run(&store, *json),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
-        Command::Stop => start::stop(&store),
+        Command::Stop => watcher::stop(&store),
         Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
     }
 }
