@@ -12,7 +12,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{build_release, cargo, install, step, venv};
+use crate::cargo::{build_release, cargo};
+use crate::{install, step, venv};
 
 const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--out DIR] [--problems A,B] [--tools A,B] [--seeds N] [--jobs N]

@@ -3,33 +3,55 @@
 //! pair between them, and the client's connections are AF_XDP's for every server, so that the
 //! client costs the same for all. Writes `docs/results/dataplane.json` and a picture.
 
+mod million;
+mod report;
+mod search;
+mod servers;
+mod steal;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::ip;
-use crate::{cargo, install, step, target_directory};
+use self::million::Held;
+use self::search::{RateSearch, Shown};
+use self::servers::{Cable, Server, Steering};
+use self::steal::Stolen;
+use crate::cargo::{cargo, target_directory};
+use crate::{install, step};
 
 const USAGE: &str = "\
-bench dataplane [PART…] [--rounds N] [--seconds N]
+bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
-  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not); all by
-  default. The JSON file keeps the parts that do not run
+  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not),
+  uring (settings of the io_uring backend), steered (echo, with the kernel's receive work of each side
+  on that side's CPU), million (1,000,000 connections, held for --hold seconds in the last round: 600);
+  all by default. The JSON file keeps the parts that do not run
 ";
-const PARTS: [&str; 6] = ["echo", "tail", "cache", "objective", "batch", "isolated"];
+const PARTS: [&str; 9] = [
+    "echo",
+    "tail",
+    "cache",
+    "objective",
+    "batch",
+    "isolated",
+    "uring",
+    "steered",
+    "million",
+];
 /// The 99th percentile that the part `objective` allows, in microseconds.
 const OBJECTIVE_P99_US: f64 = 500.0;
-/// Rates that the part `objective` tries for each server in each round, by halving.
-const OBJECTIVE_STEPS: usize = 6;
 /// An open loop below this share of the rate asked for has fallen behind.
 const KEPT_UP: f64 = 0.98;
+/// The client itself was late with this share of the requests: half of those that the 99th
+/// percentile leaves out.
+const LATE_SHARE: f64 = 0.005;
+/// Steal is counted in ticks of 10 ms: one may be chance.
+const STOLEN_MS: f64 = 15.0;
 /// How often a load that fails is tried.
 const ATTEMPTS: usize = 3;
 const PORT: u16 = 17_311;
@@ -50,6 +72,15 @@ struct Sample {
     p999_us: f64,
     failed: u64,
     dropped: u64,
+    /// Share of an open loop's requests that the client itself was late with.
+    #[serde(default)]
+    late_share: f64,
+    /// What the hypervisor took of the two CPUs during the load, in milliseconds of CPU time.
+    #[serde(default)]
+    stolen_ms: f64,
+    /// Of a search: loads that counted, and loads that were discarded as disturbed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    searched: Option<(u32, u32)>,
 }
 
 /// The rounds of one row. `None`: the load failed three times, or no rate held the objective.
@@ -62,6 +93,9 @@ struct Row {
     load: String,
     server: String,
     rounds: Rounds,
+    /// What holding the connections came to, in the part `million`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
 }
 
 struct Bench {
@@ -70,6 +104,7 @@ struct Bench {
     namespace: String,
     rounds: usize,
     seconds: u32,
+    hold_s: u32,
     rows: Vec<Row>,
 }
 
@@ -77,13 +112,14 @@ struct Bench {
 type Start<'a> = (&'a str, Vec<String>);
 
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
-    let (mut rounds, mut seconds, mut parts) = (5, 2, Vec::new());
+    let (mut rounds, mut seconds, mut hold_s, mut parts) = (5, 2, 600, Vec::new());
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|text| text.parse().ok());
         match *word {
             "--rounds" => rounds = number().context(USAGE)?,
             "--seconds" => seconds = u32::try_from(number().context(USAGE)?)?,
+            "--hold" => hold_s = u32::try_from(number().context(USAGE)?)?,
             part if PARTS.contains(&part) => parts.push(part),
             _ => bail!("{USAGE}"),
         }
@@ -106,6 +142,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         namespace,
         rounds,
         seconds,
+        hold_s,
         rows,
     };
     for part in parts {
@@ -116,13 +153,16 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "cache" => bench.cache(),
             "objective" => bench.objective(),
             "batch" => bench.batch()?,
-            _ => bench.isolated()?,
+            "isolated" => bench.isolated()?,
+            "uring" => bench.uring(),
+            "steered" => bench.steered()?,
+            _ => bench.million()?,
         }
         let text = serde_json::to_string_pretty(&bench.rows)?;
         std::fs::write(&json, text + "\n")?;
     }
-    std::fs::write(results.join("dataplane.svg"), picture(&bench.rows))?;
-    print!("{}", table(&bench.rows));
+    std::fs::write(results.join("dataplane.svg"), report::picture(&bench.rows))?;
+    print!("{}", report::table(&bench.rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -159,52 +199,15 @@ fn prepare(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Two network namespaces with a veth pair between them, removed when dropped.
-struct Cable {
-    server: String,
-    client: String,
-}
-
-impl Cable {
-    fn new() -> anyhow::Result<Self> {
-        let id = std::process::id();
-        let [server, client] = ["s", "c"].map(|side| format!("slackline-bench-{id}{side}"));
-        let cable = Self { server, client };
-        let (server, client) = (&cable.server, &cable.client);
-        ip(&format!("netns add {server}"))?;
-        ip(&format!("netns add {client}"))?;
-        ip(&format!(
-            "link add {INTERFACE} netns {server} type veth peer name {INTERFACE} netns {client}"
-        ))?;
-        for (namespace, address) in [(server, SERVER), (client, CLIENT)] {
-            ip(&format!(
-                "-n {namespace} address add {address}/24 dev {INTERFACE}"
-            ))?;
-            // AF_XDP takes packets as they would be on a cable, not the kernel's larger ones.
-            ip(&format!(
-                "-n {namespace} link set {INTERFACE} gso_max_segs 1 up"
-            ))?;
-            ip(&format!("-n {namespace} link set lo up"))?;
+impl Sample {
+    /// What an open loop of this rate showed about the objective.
+    fn shown(&self, rate: f64) -> Shown {
+        Shown {
+            is_held: self.p99_us <= OBJECTIVE_P99_US
+                && self.requests_per_s >= KEPT_UP * rate
+                && self.dropped == 0,
+            is_disturbed: self.late_share > LATE_SHARE || self.stolen_ms > STOLEN_MS,
         }
-        Ok(cable)
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for namespace in [&self.server, &self.client] {
-            let _ = ip(&format!("netns delete {namespace}"));
-        }
-    }
-}
-
-/// A server process, ended when dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -229,11 +232,27 @@ impl Bench {
             ),
             ("io_uring", example("echo_peer", &["uring", &address, "0"])),
             ("dataplane", example("echo", &[&address, "0", "spin"])),
+            ("dataplane sqpoll", self.submission_thread()?),
             (
                 "dataplane xdp",
                 example("xdp", &["echo", INTERFACE, &address, "0", "spin"]),
             ),
         ])
+    }
+
+    /// The runtime with a submission thread of the kernel. The thread has the third CPU, where
+    /// there is one. Else it shares the server's, and the shard sleeps when it has nothing to do.
+    fn submission_thread(&self) -> anyhow::Result<Vec<String>> {
+        let (idle, setting) = match std::thread::available_parallelism()?.get() {
+            0..=2 => ("learn", "sqpoll=0"),
+            _ => ("spin", "sqpoll=2"),
+        };
+        let words = [&self.example("echo_uring"), &format!("{SERVER}:{PORT}")];
+        let words = words.into_iter().map(String::as_str);
+        Ok(words
+            .chain(["0", idle, setting])
+            .map(str::to_owned)
+            .collect())
     }
 
     /// nginx in one process that answers from its configuration: what a usual server does.
@@ -284,46 +303,42 @@ impl Bench {
 
     /// Starts a server in its namespace, and waits until it answers.
     fn start(&self, (_, command): &Start<'_>) -> anyhow::Result<Server> {
-        let [program, arguments @ ..] = &command[..] else {
-            bail!("no program")
-        };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        // The kernel closes the sockets of an io_uring a moment after its process has ended.
-        while TcpStream::connect((SERVER, PORT)).is_ok() {
-            if Instant::now() > deadline {
-                bail!("something listens on {SERVER}:{PORT} already");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let child = Command::new("ip")
-            .args(["netns", "exec", &self.namespace])
-            .arg(program)
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| program.clone())?;
-        let server = Server(child);
-        while TcpStream::connect((SERVER, PORT)).is_err() {
-            if Instant::now() > deadline {
-                bail!("{program} does not listen on port {PORT}");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
+        let log = self.target.join("bench-server.log");
+        Server::start(&self.namespace, command, &log)
     }
 
     /// Loads the server that runs. A rate of 0 is a closed loop.
     fn load(&self, shape: &str, connections: u32, rate: f64) -> anyhow::Result<Sample> {
-        let output = Command::new(self.example("load"))
+        self.run_load(shape, connections, rate, false)
+    }
+
+    /// As [`Bench::load`]. A server that `is_filled` has all keys of the shape from a load before.
+    fn run_load(
+        &self,
+        shape: &str,
+        connections: u32,
+        rate: f64,
+        is_filled: bool,
+    ) -> anyhow::Result<Sample> {
+        let mut command = Command::new(self.example("load"));
+        command
             .args([shape, &format!("{SERVER}:{PORT}"), &connections.to_string()])
             .args([self.seconds.to_string(), rate.to_string(), "1".into()])
-            .arg(INTERFACE)
-            .output()?;
+            .arg(INTERFACE);
+        if is_filled {
+            command.env("FILLED", "1");
+        }
+        let before = Stolen::now();
+        let output = command.output()?;
+        let stolen_ms = Stolen::now().since_ms(before);
         let text = String::from_utf8_lossy(&output.stdout);
-        serde_json::from_str(&text).with_context(|| {
+        let sample: Sample = serde_json::from_str(&text).with_context(|| {
             let errors = String::from_utf8_lossy(&output.stderr);
             format!("the load failed: {text}{errors}")
+        })?;
+        Ok(Sample {
+            stolen_ms,
+            ..sample
         })
     }
 
@@ -342,23 +357,33 @@ impl Bench {
         None
     }
 
-    /// The highest rate at which the 99th percentile holds [`OBJECTIVE_P99_US`], and what was
-    /// measured there.
+    /// The highest rate at which the 99th percentile holds [`OBJECTIVE_P99_US`], with the latencies
+    /// of the highest load up to that rate that held. `search` has the rules.
     fn highest_rate(&self, shape: &str, connections: u32) -> anyhow::Result<Option<Sample>> {
-        let most = self.load(shape, connections, 0.0)?.requests_per_s;
-        let (mut low, mut high, mut best) = (0.0, most, None);
-        for _ in 0..OBJECTIVE_STEPS {
-            let rate = f64::midpoint(low, high);
-            let sample = self.load(shape, connections, rate)?;
-            let holds = sample.p99_us <= OBJECTIVE_P99_US
-                && sample.requests_per_s >= KEPT_UP * rate
-                && sample.dropped == 0;
-            match holds {
-                true => (low, best) = (rate, Some(sample)),
-                false => high = rate,
+        // The higher one of two: a disturbed closed loop would bound the search too low.
+        let first = self.load(shape, connections, 0.0)?.requests_per_s;
+        let second = self.run_load(shape, connections, 0.0, true)?.requests_per_s;
+        let most = first.max(second);
+        let mut search = RateSearch::new();
+        let mut held: Vec<(f64, Sample)> = Vec::new();
+        while let Some(share) = search.next() {
+            let sample = self.run_load(shape, connections, share * most, true)?;
+            let shown = sample.shown(share * most);
+            search.take(shown);
+            if shown.is_held {
+                held.push((share, sample));
             }
         }
-        Ok(best)
+        let Some(found) = search.found() else {
+            return Ok(None);
+        };
+        held.retain(|(share, _)| *share <= found);
+        let highest = held.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+        Ok(highest.map(|(_, sample)| Sample {
+            requests_per_s: found * most,
+            searched: Some((search.loads(), search.discarded())),
+            ..sample
+        }))
     }
 
     /// All servers under one load, in turns; every other round in the opposite order.
@@ -396,6 +421,7 @@ impl Bench {
                 load: load.to_owned(),
                 server,
                 rounds,
+                held: None,
             });
         }
     }
@@ -414,7 +440,7 @@ impl Bench {
     fn tail(&mut self) -> anyhow::Result<()> {
         let mut servers = self.echo_servers()?;
         // The rates are epoll's, and nginx has more to do for each.
-        servers.retain(|(name, _)| *name != "nginx");
+        servers.retain(|(name, _)| !matches!(*name, "nginx" | "dataplane sqpoll"));
         let most = self.most(&servers[0], "echo")?;
         for percent in [25_u32, 50, 75] {
             let load = format!("{percent} % of epoll's {most:.0}/s");
@@ -480,6 +506,49 @@ impl Bench {
         Ok(())
     }
 
+    /// The echo server of the runtime with other settings of the io_uring backend.
+    fn uring(&mut self) {
+        let server = |settings: &[&str]| {
+            let mut words = vec![self.example("echo_uring"), format!("{SERVER}:{PORT}")];
+            words.extend(
+                ["0", "spin"]
+                    .iter()
+                    .chain(settings)
+                    .map(|word| (*word).to_owned()),
+            );
+            words
+        };
+        let servers: [Start<'static>; 5] = [
+            ("as it is", server(&[])),
+            ("registered sockets", server(&["registered"])),
+            ("64 receive buffers", server(&["buffers=64"])),
+            ("128 receive buffers", server(&["buffers=128"])),
+            ("registered, 128", server(&["registered", "buffers=128"])),
+        ];
+        for connections in [64, 1000] {
+            let load = format!("{connections} connections");
+            self.compare("uring", &load, &servers, |bench, _| {
+                bench.load("echo", connections, 0.0).map(Some)
+            });
+        }
+    }
+
+    /// The echo with each side's receive work on its own CPU. On a veth pair the sender's CPU does
+    /// it otherwise: the client's CPU then does a part of a kernel server's TCP, and may bound all
+    /// of them alike.
+    fn steered(&mut self) -> anyhow::Result<()> {
+        let mut servers = self.echo_servers()?;
+        servers.retain(|(name, _)| !matches!(*name, "nginx" | "dataplane sqpoll"));
+        let _steering = Steering::start(&self.namespace)?;
+        for connections in [64, 1000] {
+            let load = format!("{connections} connections");
+            self.compare("steered", &load, &servers, |bench, server| {
+                bench.load(echo_shape(server), connections, 0.0).map(Some)
+            });
+        }
+        Ok(())
+    }
+
     /// The cache with its TCP stack in the same process, and in one of its own: on the same CPU,
     /// and on another one where neither server nor client runs.
     fn isolated(&mut self) -> anyhow::Result<()> {
@@ -535,154 +604,4 @@ fn cache_shape(server: &str, shape: &str) -> String {
         "redis" => format!("redis-{shape}"),
         _ => shape.to_owned(),
     }
-}
-
-/// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
-const T_95: [f64; 10] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-];
-
-/// Geometric mean of paired ratios, and its 95 % interval. `None` with less than two pairs.
-fn ratio(
-    ours: &[Option<Sample>],
-    theirs: &[Option<Sample>],
-    pick: fn(&Sample) -> f64,
-) -> Option<(f64, f64, f64)> {
-    let pairs = ours.iter().zip(theirs);
-    let pairs = pairs.filter_map(|(a, b)| a.as_ref().zip(b.as_ref()));
-    let logs: Vec<f64> = pairs.map(|(a, b)| (pick(a) / pick(b)).ln()).collect();
-    let n = logs.len() as f64;
-    let mean = logs.iter().sum::<f64>() / n;
-    let spread = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let degrees = logs.len().checked_sub(2)?;
-    let quantile = T_95.get(degrees).copied().unwrap_or(1.96);
-    let half = quantile * (spread / n).sqrt();
-    Some((mean.exp(), (mean - half).exp(), (mean + half).exp()))
-}
-
-/// `None` without a sample.
-fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
-    let mut values: Vec<f64> = samples.iter().flatten().map(pick).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// The server with which the others of its part are compared.
-fn control(part: &str) -> &'static str {
-    match part {
-        "echo" | "tail" => "epoll-spin",
-        "cache" | "objective" => "memcached",
-        "isolated" => "one process",
-        _ => "bound 64",
-    }
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "\n| load | server | rounds | requests/s | mean µs | p99 µs | rate against control | p99 against control |\n|---|---|---|---|---|---|---|---|\n",
-    );
-    for row in rows {
-        let control = rows.iter().find(|other| {
-            other.part == row.part && other.load == row.load && other.server == control(&row.part)
-        });
-        let [rate, tail] = [
-            (|sample: &Sample| sample.requests_per_s) as fn(&Sample) -> f64,
-            |sample| sample.p99_us,
-        ]
-        .map(|pick| match control {
-            Some(control) if control.server != row.server => {
-                ratio(&row.rounds, &control.rounds, pick).map_or_else(
-                    || "–".to_owned(),
-                    |(mean, low, high)| format!("{mean:.2} [{low:.2}, {high:.2}]"),
-                )
-            }
-            _ => "control".to_owned(),
-        });
-        let cell = |digits: usize, pick: fn(&Sample) -> f64| {
-            let value = median(&row.rounds, pick);
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
-        };
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} of {} | {} | {} | {} | {rate} | {tail} |",
-            row.load,
-            row.server,
-            row.rounds.iter().flatten().count(),
-            row.rounds.len(),
-            cell(0, |sample| sample.requests_per_s),
-            cell(1, |sample| sample.mean_us),
-            cell(1, |sample| sample.p99_us),
-        );
-    }
-    text
-}
-
-/// The 99th percentile against the rate, for the parts with a rate of their own.
-fn picture(rows: &[Row]) -> String {
-    let points: Vec<(&str, f64, f64)> = rows
-        .iter()
-        .filter(|row| row.part == "tail")
-        .filter_map(|row| {
-            let rate = median(&row.rounds, |sample| sample.requests_per_s)?;
-            let tail = median(&row.rounds, |sample| sample.p99_us)?;
-            Some((row.server.as_str(), rate, tail))
-        })
-        .collect();
-    let most = points.iter().map(|point| point.1).fold(1.0, f64::max);
-    let highest = points
-        .iter()
-        .map(|point| point.2)
-        .fold(100.0, f64::max)
-        .log10()
-        .ceil();
-    let x = |rate: f64| 60.0 + 560.0 * rate / most;
-    let y = |tail: f64| 330.0 - 300.0 * tail.max(1.0).log10() / highest;
-    let mut svg = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 680 390\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <title>99th percentile of an echo against the rate</title><rect width=\"680\" height=\"390\" fill=\"white\"/>\n",
-    );
-    for decade in 0..=6 {
-        let tail = 10_f64.powi(decade);
-        if f64::from(decade) <= highest {
-            let _ = writeln!(
-                svg,
-                "<line x1=\"60\" x2=\"620\" y1=\"{0:.0}\" y2=\"{0:.0}\" stroke=\"#ddd\"/><text x=\"4\" y=\"{0:.0}\">{tail} µs</text>",
-                y(tail)
-            );
-        }
-    }
-    let colours = [
-        ("epoll", "#888"),
-        ("epoll-spin", "#4878a8"),
-        ("io_uring", "#5a9a5a"),
-        ("dataplane", "#c2502e"),
-        ("dataplane xdp", "#7a3ea8"),
-    ];
-    for (index, (name, colour)) in colours.iter().enumerate() {
-        let line: Vec<String> = points
-            .iter()
-            .filter(|point| point.0 == *name)
-            .map(|point| format!("{:.1},{:.1}", x(point.1), y(point.2)))
-            .collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            line.join(" ")
-        );
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"20\" fill=\"{colour}\">{name}</text>",
-            70 + index * 110
-        );
-    }
-    for step in 0..=4 {
-        let rate = most * f64::from(step) / 4.0;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.0}\" y=\"350\">{:.0}k</text>",
-            x(rate) - 12.0,
-            rate / 1000.0
-        );
-    }
-    svg + "<text x=\"250\" y=\"376\">requests/s, server on one core</text>\n</svg>\n"
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::{build_release, install, simulated_fleet, step};
+use crate::cargo::build_release;
+use crate::{install, simulated_fleet, step};
 
 /// A sample a minute for ten minutes.
 const STEP_S: u64 = 60;

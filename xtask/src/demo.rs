@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{build_release, install, step, target_directory};
+use crate::cargo::{build_release, target_directory};
+use crate::{install, step};
 
 /// The example of the demonstration.
 const DEMO_SPEC: &str = "examples/nginx-workers/experiment.toml";

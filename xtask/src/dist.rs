@@ -6,7 +6,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{build_release, install, step};
+use crate::cargo::build_release;
+use crate::{install, step};
 
 /// Where the files that the package holds, and that no source file is, are generated.
 const STAGE: &str = "target/dist";

@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{cargo, install, step};
+use crate::cargo::cargo;
+use crate::{install, step};
 
 /// The tests that write a page of the reference, where it is not what the code says.
 const REFERENCE: &[(&str, &[&str])] = &[

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use crate::cargo::build_release;
 use crate::step::Started;
-use crate::{build_release, install, step, venv};
+use crate::{install, step, venv};
 
 /// An experiment that changes nothing and never ends by itself.
 const SPEC: &str = r#"

@@ -673,7 +673,7 @@ pub(crate) fn from_crates_io(root: &Path, name: &str) -> anyhow::Result<PathBuf>
     let tools = root.join("target/tools");
     let program = tools.join("bin").join(name);
     if !program.exists() {
-        let mut build = crate::cargo();
+        let mut build = crate::cargo::cargo();
         build
             .args(["install", "--quiet", "--locked", name, "--root"])
             .arg(&tools);

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{bench, build_release, cargo, install, step, tidy};
+use crate::cargo::{build_release, cargo};
+use crate::{bench, install, step, tidy};
 
 /// Installs what the tests need and runs every check; goes on after a failed one, so that one run
 /// shows all that is wrong.

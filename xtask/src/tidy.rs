@@ -1,17 +1,20 @@
-//! House rules that the compiler does not know, as checks: which crate may use which, how long a
-//! file may be, what may not be written anywhere.
+//! House rules that the compiler does not know, as checks: which crate may use which, which files
+//! need each other, how long a file may be, what may not be written anywhere.
 
+mod cycles;
+mod finding;
+mod modules;
 mod prose;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::cargo;
+use crate::cargo::cargo;
+use finding::Finding;
 
 /// Which crates of the workspace a crate may use, and why. A crate that is not here may not exist;
 /// dependencies point down only, so no crate below the roof knows the one above it.
@@ -242,24 +245,6 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
 /// The only source of dependencies in `Cargo.lock`.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// One breach of a rule.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    path: PathBuf,
-    line: Option<usize>,
-    message: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}", self.path.display())?;
-        if let Some(line) = self.line {
-            write!(out, ":{line}")?;
-        }
-        write!(out, ": {}", self.message)
-    }
-}
-
 /// `cargo xtask tidy`.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let findings = check(root)?;
@@ -314,6 +299,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         }
     }
     findings.extend(prose::check_summary(root)?);
+    findings.extend(cycles::check(root)?);
     Ok(findings)
 }
 

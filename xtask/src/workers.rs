@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use crate::cargo::{build_release, cargo};
 use crate::step::Started;
-use crate::{build_release, cargo, install, step};
+use crate::{install, step};
 
 /// One coordinator, eight workers in network namespaces, any of them killed or cut off for that
 /// many minutes.

@@ -642,11 +642,11 @@ fn best_of_draws(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinate::Coordinate;
     use crate::data::Data;
     use crate::design::sobol;
     use crate::feasibility::Demand;
-    use crate::gp::Hyper;
-    use crate::kernel::Coordinate;
+    use crate::hyper::Hyper;
     use crate::trend::Shared;
 
     const D: usize = 4;

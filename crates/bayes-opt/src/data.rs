@@ -1,7 +1,7 @@
 //! What a process is fitted to: what was measured now, and in earlier experiments that are
 //! believed.
 
-use crate::gp::Hyper;
+use crate::hyper::Hyper;
 use crate::kernel::Kernel;
 
 /// The prior variance of the constant in which an earlier experiment differs: much. A choice of

@@ -7,9 +7,11 @@
 //! beside a constant of its own. It is believed where what was measured now is the more probable
 //! given what was measured then: one that misleads is as good as absent.
 
+use crate::coordinate::Coordinate;
 use crate::data::Data;
-use crate::gp::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior, log_likelihood};
-use crate::kernel::{Coordinate, waves_between};
+use crate::gp::log_likelihood;
+use crate::hyper::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior};
+use crate::kernel::waves_between;
 use crate::slice::Chain;
 use crate::trend::may_slope;
 

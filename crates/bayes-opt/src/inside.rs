@@ -1,6 +1,7 @@
 //! Points inside linear constraints that leave so little that drawing alone finds none.
 
-use crate::space::{Kind, Space};
+use crate::parameter::Kind;
+use crate::space::Space;
 use crate::value::Value;
 
 /// How often the default configuration is pulled into every constraint. A choice of this crate.

@@ -4,6 +4,7 @@
 
 use std::f64::consts::PI;
 
+use crate::coordinate::Coordinate;
 use crate::linalg::{
     Columns, LANES, add_scaled, by_pair, distances, dot, in_place, multiply, over_pairs,
     weighted_squares,
@@ -11,33 +12,6 @@ use crate::linalg::{
 use crate::trend::Trend;
 
 const SQRT5: f64 = 2.236_067_977_499_79;
-
-/// What a coordinate stands for: it decides what is expected of the objective along it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coordinate {
-    /// Levels, which are the same or not.
-    Level,
-    /// Two values, 0 and 1: their squared difference says whether they are the same.
-    Switch,
-    /// Places in an order: of a list's values, or of a range whose ratios matter.
-    Place,
-    /// Whole numbers of a range.
-    Whole,
-    /// Any numbers of a range.
-    Real,
-}
-
-impl Coordinate {
-    pub(crate) fn is_categorical(self) -> bool {
-        matches!(self, Self::Level | Self::Switch)
-    }
-
-    /// Whether half a wave may go along it: knobs that are counted or ordered help more the further
-    /// they are turned, or up to some place inside.
-    pub(crate) fn has_wave(self) -> bool {
-        matches!(self, Self::Place | Self::Whole)
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -51,11 +25,6 @@ pub(crate) struct Kernel {
     waves: Vec<(usize, f64)>,
     pub(crate) trends: Vec<Trend>,
 }
-
-/// The middle of every coordinate.
-pub(crate) const MIDDLE: f64 = 0.5;
-/// One over the variance of a coordinate over the cube.
-pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
 
 impl Kernel {
     /// `wave` is the prior variance of all half waves together, in a space where one goes along

@@ -87,9 +87,9 @@ pub(crate) fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinate::Coordinate;
     use crate::data::Data;
-    use crate::gp::{Basis, Hyper};
-    use crate::kernel::Coordinate;
+    use crate::hyper::{Basis, Hyper};
 
     fn gp(basis: Basis) -> Gp {
         let points: Vec<f64> = (0..6).map(|i| f64::from(i) / 6.0).collect();

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use crate::acquisition::Evaluated;
+use crate::coordinate::Coordinate;
 use crate::data::Data;
 use crate::draws::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::{Demand, Feasibility};
-use crate::gp::{Basis, Gp, Hyper, Priors, likeliest, log_posterior};
-use crate::kernel::Coordinate;
+use crate::gp::{Gp, likeliest, log_posterior};
+use crate::hyper::{Basis, Hyper, Priors};
 use crate::mixture::Mixture;
-use crate::observation::{Measured, Outcome};
-use crate::optimizer::Told;
+use crate::observation::{Measured, Outcome, Told};
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
@@ -43,9 +43,6 @@ const FIT_EVALUATIONS: (usize, usize) = (3, 20);
 /// How probable it is at least that a configuration which completed, and never crashed, survives
 /// again, and that one which violated a constraint does so again.
 const SEEN: f64 = 0.9;
-/// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no
-/// error is known it has any way.
-const VIOLATED_ERRORS: f64 = 1.645;
 
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every
 /// time up to 25, every thirteenth time at 300, where they no longer move much.
@@ -185,20 +182,31 @@ impl Model {
             feasible: Vec::new(),
             hypers: fitter.hypers,
         };
+        model.look_back(&completed, &crashed, &constraints);
+        Some(model)
+    }
+
+    /// Takes up what the processes say of the points that were measured.
+    fn look_back(
+        &mut self,
+        completed: &[(usize, &Told, Measured)],
+        crashed: &[&[f64]],
+        constraints: &BTreeMap<&str, Vec<(&Told, Measured)>>,
+    ) {
         for (row, (index, told, _)) in completed.iter().enumerate() {
-            if model
+            if self
                 .points
                 .iter()
                 .any(|point| same_point(point, &told.point))
             {
                 continue;
             }
-            model.points.push(told.point.clone());
-            model.first.push(*index);
-            model.posteriors.push(model.objective.posterior_at(row));
+            self.points.push(told.point.clone());
+            self.first.push(*index);
+            self.posteriors.push(self.objective.posterior_at(row));
             let measured = constraints.values().map(Some).chain([None]);
             let has_crashed = crashed.iter().any(|crash| same_point(crash, &told.point));
-            let feasible = model
+            let feasible = self
                 .feasibilities
                 .iter()
                 .zip(measured)
@@ -214,9 +222,8 @@ impl Model {
                     }
                 })
                 .product();
-            model.feasible.push(feasible);
+            self.feasible.push(feasible);
         }
-        Some(model)
     }
 
     pub(crate) fn evaluated<'a>(&'a self, pending: &'a [Vec<f64>]) -> Evaluated<'a> {
@@ -280,12 +287,11 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
         variance += weight * measured.variance.unwrap_or(0.0);
     }
     // Of the sum as of the mean: both are divided by the weights' sum.
-    is_violated(sum, variance)
-}
-
-/// Whether a constraint's value is plainly above 0.
-pub(crate) fn is_violated(value: f64, variance: f64) -> bool {
-    value > VIOLATED_ERRORS * variance.sqrt()
+    let sum = Measured {
+        value: sum,
+        variance: Some(variance),
+    };
+    sum.is_violated()
 }
 
 /// The work of one evaluation of a posterior, in multiplications.

@@ -17,6 +17,17 @@ pub struct Measured {
     pub variance: Option<f64>,
 }
 
+/// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no
+/// error is known it has any way.
+const VIOLATED_ERRORS: f64 = 1.645;
+
+impl Measured {
+    /// Whether this value of a constraint is plainly above 0.
+    pub(crate) fn is_violated(self) -> bool {
+        self.value > VIOLATED_ERRORS * self.variance.unwrap_or(0.0).sqrt()
+    }
+}
+
 impl From<f64> for Measured {
     fn from(value: f64) -> Self {
         Measured {
@@ -117,6 +128,13 @@ fn finite(what: &str, measured: Measured) -> Result<(), Error> {
         }),
         _ => Ok(()),
     }
+}
+
+/// An observation with its place in the cube.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) observation: Observation,
+    pub(crate) point: Vec<f64>,
 }
 
 /// The configuration to use, and what to expect of it.

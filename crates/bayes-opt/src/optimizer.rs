@@ -12,11 +12,12 @@ use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
 use crate::inside::inside;
 use crate::model::{Memory, Model, survival};
-use crate::observation::{Observation, Outcome, Recommendation};
+use crate::observation::{Observation, Outcome, Recommendation, Told};
+use crate::parameter::Parameter;
 use crate::repeat::{most_worth_repeating, worth_repeating};
 use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
-use crate::space::{Parameter, Space};
+use crate::space::Space;
 use crate::value::{Configuration, Value};
 use crate::warm::Earlier;
 
@@ -49,13 +50,6 @@ enum Next {
     Chosen(Vec<f64>),
     /// What this observation is of.
     Again(usize),
-}
-
-/// An observation with its place in the cube.
-#[derive(Clone, Debug)]
-pub(crate) struct Told {
-    pub(crate) observation: Observation,
-    pub(crate) point: Vec<f64>,
 }
 
 impl Optimizer {

@@ -13,7 +13,7 @@
 //!
 //! Both are of the objective alone, not of constraints nor survival.
 
-use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
+use crate::coordinate::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 use crate::linalg::dot;
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations

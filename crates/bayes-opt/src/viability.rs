@@ -7,9 +7,11 @@
 //! would need short length scales to follow a sharp border, and would forget it a few steps further
 //! on.
 
+use crate::coordinate::Coordinate;
 use crate::data::Data;
-use crate::gp::{Gp, Hyper, WAVE, length_penalty};
-use crate::kernel::{Coordinate, waves_between};
+use crate::gp::Gp;
+use crate::hyper::{Hyper, WAVE, length_penalty};
+use crate::kernel::waves_between;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
 use crate::trend::Shared;
@@ -210,7 +212,7 @@ fn mode(data: &Data, mut covariance: Vec<f64>, latent: Vec<f64>) -> Option<Mode>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gp::Basis;
+    use crate::hyper::Basis;
     use crate::normal::cdf;
 
     fn survival(gp: &Gp, x: f64) -> f64 {

@@ -2,8 +2,8 @@
 
 use crate::data::Data;
 use crate::encode::same_point;
-use crate::gp::{Basis, Gp, Hyper};
-use crate::model::is_violated;
+use crate::gp::Gp;
+use crate::hyper::{Basis, Hyper};
 use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
@@ -41,9 +41,9 @@ impl Earlier {
         let place =
             |observation: &Observation| encoding.encode(&space.snap(&observation.configuration));
         let broke = |observation: &&Observation| match &observation.outcome {
-            Outcome::Completed { constraints, .. } => constraints
-                .values()
-                .any(|measured| is_violated(measured.value, measured.variance.unwrap_or(0.0))),
+            Outcome::Completed { constraints, .. } => {
+                constraints.values().any(|measured| measured.is_violated())
+            }
             Outcome::Crashed => true,
         };
         let bad: Vec<Vec<f64>> = observations.iter().filter(broke).map(place).collect();
@@ -141,7 +141,7 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{Kind, Parameter};
+    use crate::parameter::{Kind, Parameter};
     use crate::value::{Configuration, Value};
 
     #[test]

@@ -1,5 +1,6 @@
 //! Calibration: latency against rate at several shares of reads, and the model that fits.
 
+use std::cmp::Ordering::Equal;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,11 @@ const SHARES_OF_MOST: (f64, f64) = (0.05, 0.97);
 const KEPT_UP: f64 = 0.9;
 /// A 95th percentile of fewer reads is chance: one in twenty lies above it.
 const READS_MIN: u64 = 40;
+
+/// A load with so many times the tail of a higher rate of its share contradicts it: something else
+/// slowed one of them down. It runs so many times again, and the run in the middle counts.
+const CONTRADICTS: f64 = 1.5;
+const RUNS_AGAIN: usize = 2;
 
 /// The device is at rest where the 95th percentile of reads, one at a time, is at most this many
 /// times the lowest one that was seen, in so many looks one after another. Disks of virtual
@@ -208,6 +214,64 @@ impl Rest {
     }
 }
 
+/// One load of a share of reads and a rate.
+fn measure<M: Medium>(
+    medium: &mut M,
+    plan: &Plan,
+    (read_percent, iops): (u8, f64),
+    number: u64,
+) -> Result<Measured, LoadError> {
+    let depth_max = DEPTH_MAX;
+    let open = Arrivals::Open { iops, depth_max };
+    let outcome = generator::run(medium, &load(plan, read_percent, open, number))?;
+    let offered_iops = outcome.offered as f64 / outcome.seconds;
+    Ok(Measured {
+        read_percent,
+        offered_iops,
+        iops: outcome.iops(),
+        p50_us: outcome.read_us(0.5),
+        p95_us: outcome.read_us(0.95),
+        p99_us: outcome.read_us(0.99),
+        left_out: reason_to_leave_out(&outcome, offered_iops),
+        disturbed_by: None,
+    })
+}
+
+/// The loads whose tail a higher rate contradicts. `loads` are of one share, with rising rates.
+fn contradicting(loads: &[Measured]) -> Vec<usize> {
+    let mut lowest_us = f64::INFINITY;
+    let mut found = Vec::new();
+    for (index, load) in loads.iter().enumerate().rev() {
+        let (None, Some(p95_us)) = (&load.left_out, load.p95_us) else {
+            continue;
+        };
+        if p95_us > CONTRADICTS * lowest_us {
+            found.push(index);
+        }
+        lowest_us = lowest_us.min(p95_us);
+    }
+    found
+}
+
+/// Of several runs of one load the one with the middle 95th percentile counts, the slower one of
+/// two. It becomes the first.
+fn middle_first(runs: &mut [Measured]) {
+    let counts = |run: &Measured| run.p95_us.filter(|_| run.left_out.is_none());
+    let mut order: Vec<usize> = (0..runs.len())
+        .filter(|&index| counts(&runs[index]).is_some())
+        .collect();
+    order.sort_by(|&a, &b| {
+        counts(&runs[a])
+            .partial_cmp(&counts(&runs[b]))
+            .unwrap_or(Equal)
+    });
+    let middle = order.get(order.len() / 2).copied();
+    for index in order.iter().copied().filter(|&index| Some(index) != middle) {
+        runs[index].left_out = Some("another run of this load counts".to_owned());
+    }
+    runs.swap(0, middle.unwrap_or(0));
+}
+
 /// Loads a device at rising rates, one share of reads after the other, reads alone first.
 /// `progress` hears of each load, and may add what disturbed it.
 ///
@@ -238,25 +302,30 @@ pub fn calibrate<M: Medium>(
             });
         }
         let mut disturbed_by = rest.wait(medium, plan)?;
+        let first = loads.len();
         for rate in rates(plan.loads_each) {
             let iops = rate * fastest.iops();
-            let depth_max = DEPTH_MAX;
-            let open = Arrivals::Open { iops, depth_max };
-            let outcome = generator::run(medium, &load(plan, read_percent, open, number))?;
+            let mut measured = measure(medium, plan, (read_percent, iops), number)?;
             number += 1;
-            let offered_iops = outcome.offered as f64 / outcome.seconds;
-            let mut measured = Measured {
-                read_percent,
-                offered_iops,
-                iops: outcome.iops(),
-                p50_us: outcome.read_us(0.5),
-                p95_us: outcome.read_us(0.95),
-                p99_us: outcome.read_us(0.99),
-                left_out: reason_to_leave_out(&outcome, offered_iops),
-                disturbed_by: disturbed_by.take(),
-            };
+            measured.disturbed_by = disturbed_by.take();
             progress(&mut measured);
             loads.push(measured);
+        }
+        for index in contradicting(&loads[first..]) {
+            let index = first + index;
+            let mut runs = vec![loads[index].clone()];
+            for _ in 0..RUNS_AGAIN {
+                let disturbed_by = rest.wait(medium, plan)?;
+                let iops = runs[0].offered_iops;
+                let mut measured = measure(medium, plan, (read_percent, iops), number)?;
+                number += 1;
+                measured.disturbed_by = disturbed_by;
+                progress(&mut measured);
+                runs.push(measured);
+            }
+            middle_first(&mut runs);
+            loads[index] = runs.swap_remove(0);
+            loads.extend(runs);
         }
     }
     let model = fit(&loads)?;
@@ -351,6 +420,9 @@ impl Calibration {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
     use crate::medium::{Done, Io, Memory};
 
@@ -481,6 +553,80 @@ mod tests {
         assert!(why.is_none() && looks > u64::from(LOOKS), "{why:?} {looks}");
         let (why, _) = waited(u64::MAX, Duration::from_millis(300));
         assert!(why.unwrap().contains("not at rest 0 s after"));
+    }
+
+    /// Memory that takes a millisecond for each look while it is told to.
+    struct Sometimes {
+        memory: Memory,
+        is_slow: Rc<Cell<bool>>,
+    }
+
+    impl Medium for Sometimes {
+        fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+            self.memory.submit(io)
+        }
+
+        fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError> {
+            if self.is_slow.get() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.memory.poll(waits, done)
+        }
+    }
+
+    #[test]
+    fn a_load_that_a_higher_rate_contradicts_runs_again() {
+        let is_slow = Rc::new(Cell::new(false));
+        let mut sometimes = Sometimes {
+            memory: Memory::new(1 << 20),
+            is_slow: Rc::clone(&is_slow),
+        };
+        let mut heard = 0;
+        let made = calibrate(&mut sometimes, "memory", &plan(&[100, 90]), &mut |_| {
+            heard += 1;
+            // The lowest rate with writes is the fourth load.
+            is_slow.set(heard == 3);
+        });
+        let made = made.unwrap();
+        assert!(heard >= 6 + RUNS_AGAIN, "{heard}");
+        assert_eq!(made.loads.len(), heard);
+        let slow = made.loads.iter().find(|load| load.p95_us > Some(900.0));
+        assert!(slow.unwrap().left_out.is_some(), "{made:?}");
+        let least = made.curve.mixed.unwrap().points()[0];
+        assert!(least.p95_us < 500.0, "{least:?}");
+    }
+
+    #[test]
+    fn the_middle_run_counts_and_the_slower_one_of_two() {
+        let run = |p95_us: f64, left_out: Option<&str>| Measured {
+            read_percent: 90,
+            offered_iops: 100.0,
+            iops: 100.0,
+            p50_us: None,
+            p95_us: Some(p95_us),
+            p99_us: None,
+            left_out: left_out.map(str::to_owned),
+            disturbed_by: None,
+        };
+        let counted = |mut runs: Vec<Measured>| -> Vec<f64> {
+            middle_first(&mut runs);
+            assert!(runs[0].left_out.is_none());
+            let counts = runs.iter().filter(|run| run.left_out.is_none());
+            counts.filter_map(|run| run.p95_us).collect()
+        };
+        let three = vec![run(9.0, None), run(1.0, None), run(2.0, None)];
+        assert_eq!(counted(three), [2.0]);
+        let two = vec![run(9.0, None), run(1.0, None), run(2.0, Some("failed"))];
+        assert_eq!(counted(two), [9.0]);
+        let rising = [
+            run(1.0, None),
+            run(1.4, None),
+            run(1.0, None),
+            run(5.0, None),
+        ];
+        assert!(contradicting(&rising).is_empty());
+        let blip = [run(5.0, None), run(2.0, Some("failed")), run(3.0, None)];
+        assert_eq!(contradicting(&blip), [0]);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use crate::config::{Config, ConfigError, Place, Reader, text_of};
+use crate::place::ConfigError;
+use crate::reader::{Reader, text_of};
 
 const DATA: &str = "read the data";
 const TLS_OR: &str = "add a table `tls` with `certificate`, `key` and `required = true`, or ";
@@ -49,25 +50,11 @@ impl Reader<'_> {
     }
 }
 
-impl Config {
-    /// Where the file names an address.
-    pub(crate) fn place_of_address(&self, address: SocketAddr) -> Option<&Place> {
-        let mut places = self.addresses.iter();
-        let (_, place) = places.find(|(named, _)| *named == address)?;
-        Some(place)
-    }
-
-    /// Whether NBD may be served at an address that the configuration does not name.
-    ///
-    /// # Errors
-    /// The address is beyond loopback, TLS is not required, and nobody said that the network there
-    /// is trusted.
-    pub(crate) fn may_serve_nbd_at(&self, address: SocketAddr) -> Result<(), String> {
-        let has_tls = self.tls.as_ref().is_some_and(|tls| tls.is_required);
-        if has_tls || self.plaintext_beyond_loopback || is_loopback(address) {
-            return Ok(());
-        }
-        Err(beyond_loopback(DATA, TLS_OR))
+/// Refuses to serve NBD where others than programs of this machine reach it, unless that is safe.
+pub(crate) fn check_nbd(address: SocketAddr, is_safe: bool) -> Result<(), String> {
+    match is_safe || is_loopback(address) {
+        true => Ok(()),
+        false => Err(beyond_loopback(DATA, TLS_OR)),
     }
 }
 

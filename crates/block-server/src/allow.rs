@@ -7,7 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::certificate::{ClientCertificate, Pin};
-use crate::config::{ConfigError, Reader};
+use crate::place::ConfigError;
+use crate::reader::Reader;
 
 /// A block of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

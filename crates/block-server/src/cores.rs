@@ -3,8 +3,9 @@
 use dataplane::shard::bind;
 use toml::Spanned;
 
-use crate::config::{ConfigError, Place, Reader};
 use crate::number::Whole;
+use crate::place::{ConfigError, Place};
+use crate::reader::Reader;
 
 /// As many shards as a device may have schedulers.
 pub(crate) const CORES_MAX: usize = qos::THREADS_MAX as usize;

@@ -8,7 +8,7 @@ use rustix::fs::{Access, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config::Backing;
-use crate::device::{DeviceError, failed};
+use crate::device_error::{DeviceError, failed};
 
 /// A file that does not exist, and is made when the server starts.
 pub(crate) struct ToMake<'a> {

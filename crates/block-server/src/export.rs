@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use dataplane::Time;
 use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Grouped, Objective, TenantSpec};
 
@@ -15,7 +16,6 @@ use crate::creation::to_make;
 use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::Catalogue;
-use crate::tenants::Deficit;
 
 /// What one shard counts of one export. Only its thread writes.
 #[derive(Debug, Default)]
@@ -40,6 +40,18 @@ pub struct ExportStats {
     pub read_ns: Histogram,
     /// From the whole request to its answer, in nanoseconds.
     pub write_ns: Histogram,
+}
+
+/// What was said of a tenant that asks for more than it reserved, on whichever shard.
+#[derive(Default)]
+pub(crate) enum Deficit {
+    /// Nothing, or that it is over.
+    #[default]
+    Unsaid,
+    /// That it asks for more.
+    Said,
+    /// As `Said`; since this time the tenant keeps to its reservation.
+    Over(Time),
 }
 
 /// An export.
@@ -358,6 +370,53 @@ pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError>
     Ok((exports, devices.collect()))
 }
 
+/// How many bytes of its device an export has.
+fn length_of(tenant: &config::TenantSpec, device: &Device) -> Result<u64, ConfigError> {
+    let room = device.size_bytes.checked_sub(tenant.offset_bytes);
+    room.map(|room| tenant.length_bytes.unwrap_or(room))
+        .filter(|&length| room.is_some_and(|room| length <= room && length > 0))
+        .ok_or_else(|| {
+            let end = tenant.length_bytes.map_or_else(
+                || format!("begins at byte {}", Grouped(tenant.offset_bytes)),
+                |length| {
+                    let end = tenant.offset_bytes.saturating_add(length);
+                    format!("ends at byte {}", Grouped(end))
+                },
+            );
+            tenant.range_place.error(format!(
+                "the range of {:?} {end}, and {:?} has {} bytes",
+                tenant.export,
+                device.name,
+                Grouped(device.size_bytes)
+            ))
+        })
+}
+
+/// What may be written is not written through another export; `writable` has those of the device.
+fn check_apart(
+    tenant: &config::TenantSpec,
+    size_bytes: u64,
+    writable: &BTreeMap<u64, Arc<Export>>,
+) -> Result<(), ConfigError> {
+    let end = tenant.offset_bytes + size_bytes;
+    let last_before_end = writable.range(..end).next_back();
+    let clash = last_before_end.filter(|(_, other)| {
+        !tenant.is_read_only && tenant.offset_bytes < other.offset_bytes + other.info.size_bytes
+    });
+    if let Some((_, other)) = clash {
+        return Err(tenant.range_place.error(format!(
+            "the range of {:?}, from byte {} to {}, overlaps that of {:?}, from byte {} to {}, and both may write",
+            tenant.export,
+            Grouped(tenant.offset_bytes),
+            Grouped(end),
+            other.name,
+            Grouped(other.offset_bytes),
+            Grouped(other.offset_bytes + other.info.size_bytes)
+        )));
+    }
+    Ok(())
+}
+
 fn exports_of(
     config: &Config,
     opened: &[Opened],
@@ -405,41 +464,8 @@ fn exports_of(
                 device.name
             )));
         }
-        let room = device.size_bytes.checked_sub(tenant.offset_bytes);
-        let size_bytes = room
-            .map(|room| tenant.length_bytes.unwrap_or(room))
-            .filter(|&length| room.is_some_and(|room| length <= room && length > 0))
-            .ok_or_else(|| {
-                let end = tenant.length_bytes.map_or_else(
-                    || format!("begins at byte {}", Grouped(tenant.offset_bytes)),
-                    |length| {
-                        let end = tenant.offset_bytes.saturating_add(length);
-                        format!("ends at byte {}", Grouped(end))
-                    },
-                );
-                tenant.range_place.error(format!(
-                    "the range of {:?} {end}, and {:?} has {} bytes",
-                    tenant.export,
-                    device.name,
-                    Grouped(device.size_bytes)
-                ))
-            })?;
-        let end = tenant.offset_bytes + size_bytes;
-        let last_before_end = writable[number].range(..end).next_back();
-        let clash = last_before_end.filter(|(_, other)| {
-            !tenant.is_read_only && tenant.offset_bytes < other.offset_bytes + other.info.size_bytes
-        });
-        if let Some((_, other)) = clash {
-            return Err(tenant.range_place.error(format!(
-                "the range of {:?}, from byte {} to {}, overlaps that of {:?}, from byte {} to {}, and both may write",
-                tenant.export,
-                Grouped(tenant.offset_bytes),
-                Grouped(end),
-                other.name,
-                Grouped(other.offset_bytes),
-                Grouped(other.offset_bytes + other.info.size_bytes)
-            )));
-        }
+        let size_bytes = length_of(tenant, device)?;
+        check_apart(tenant, size_bytes, &writable[number])?;
         if !is_kept(tenant, device) {
             admission.admit(&tenant.promise()).map_err(|refused| {
                 tenant

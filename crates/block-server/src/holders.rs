@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use dataplane::file_lock::is_locked;
 use rustix::fs::{Stat, major, minor};
 
-use crate::device::{WRITES, lock_for};
+use crate::write_locks::{WRITES, lock_for};
 
 /// A process that has a device open.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dataplane::idle::IdlePolicy;
 use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
-use dataplane::sandbox::{self, SandboxError};
+use dataplane::sandbox::{self, Opens, SandboxError};
 use dataplane::shard::{Plane, ShardConfig};
 use dataplane::uring::{self, Uring, UringConfig};
 use qos::Grouped;
@@ -359,7 +359,7 @@ fn start(
         launch::serve_pages(listener, move |path| page(&shared, path))?;
     }
     if options.is_sandboxed {
-        sandbox::restrict_system_calls(CALLS)?;
+        sandbox::restrict_system_calls(CALLS, Opens::Nothing)?;
     }
     Ok(Started {
         plane,

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
@@ -15,6 +14,7 @@ use crate::counters::Counters;
 use crate::export::{Export, ExportStats};
 use crate::rates::Rates;
 use crate::server::Shared;
+pub use crate::shared::TlsFailures;
 
 /// Largest bucket of a latency histogram: 2³⁰ ns is about a second.
 const DOUBLINGS: u32 = 30;
@@ -36,20 +36,6 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order of the configuration.
     pub tenants: Vec<TenantStatus>,
-}
-
-/// Connections that ended because TLS failed: the client or the server did not accept a
-/// certificate, or what came was no TLS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TlsFailures {
-    /// How many, since the start.
-    pub connections: u64,
-    /// When the last one was, in seconds since 1970.
-    pub last_unix_s: u64,
-    /// Where its client is.
-    pub last_address: Option<IpAddr>,
-    /// What was wrong, as the TLS library says.
-    pub last_reason: String,
 }
 
 /// What a server says of its end.

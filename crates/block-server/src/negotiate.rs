@@ -8,10 +8,10 @@ use dataplane::{Calls, FlowId, ListenerId};
 use crate::allow::Client;
 use crate::connection::{Connection, Phase, Session};
 use crate::export::Visible;
+use crate::lock::lock;
 use crate::nbd::handshake::{self, Step, TlsPolicy};
 use crate::nvme::queue::Queue;
 use crate::server::Block;
-use crate::shared::lock;
 use crate::tls::{ServerTls, Tls};
 
 impl Block {

@@ -14,12 +14,12 @@ use crate::counters::Counters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
 use crate::export::by_key;
+use crate::lock::lock;
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
 use crate::pool::{LINES, Pool, Room, Use};
 pub use crate::shared::Shared;
-use crate::shared::lock;
 use crate::tenants::Tenants;
 
 /// How often a shard looks for connections that hold up others.

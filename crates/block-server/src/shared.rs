@@ -3,14 +3,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::shard::ShardStats;
+use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::export::Exports;
-use crate::metrics::TlsFailures;
+use crate::lock::lock;
 use crate::nvme::controller::Subsystem;
 use crate::rates::Fare;
 use crate::tls::ServerTls;
@@ -41,16 +42,26 @@ pub struct Shared {
     drain: Mutex<Option<Drain>>,
 }
 
+/// Connections that ended because TLS failed: the client or the server did not accept a
+/// certificate, or what came was no TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFailures {
+    /// How many, since the start.
+    pub connections: u64,
+    /// When the last one was, in seconds since 1970.
+    pub last_unix_s: u64,
+    /// Where its client is.
+    pub last_address: Option<IpAddr>,
+    /// What was wrong, as the TLS library says.
+    pub last_reason: String,
+}
+
 /// The end of a server, which its requests may delay.
 #[derive(Clone, Copy)]
 pub(crate) struct Drain {
     pub(crate) began: SystemTime,
     /// Requests under way are given up then.
     pub(crate) until: Instant,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

@@ -7,10 +7,10 @@ use dataplane::{FlowId, Time};
 use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
 
 use crate::device::Device;
-use crate::export::{Export, Exports, Key, by_key};
+use crate::export::{Deficit, Export, Exports, Key, by_key};
+use crate::lock::lock;
 use crate::nbd::request::{Kind, Request};
 use crate::rates::{Fare, Meter};
-use crate::shared::lock;
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
 const QUEUED_MAX: u32 = 1024;
@@ -19,18 +19,6 @@ const QUEUED_MAX: u32 = 1024;
 const WITHIN_NS: u64 = 10_000_000_000;
 /// What zeros and trims are charged at most: the device does not move their data.
 const ZEROES_CHARGED_BYTES: u64 = 1 << 20;
-
-/// What was said of a tenant that asks for more than it reserved, on whichever shard.
-#[derive(Default)]
-pub(crate) enum Deficit {
-    /// Nothing, or that it is over.
-    #[default]
-    Unsaid,
-    /// That it asks for more.
-    Said,
-    /// As `Said`; since this time the tenant keeps to its reservation.
-    Over(Time),
-}
 
 /// One export on one shard.
 struct Tenant {

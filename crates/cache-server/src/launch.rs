@@ -17,7 +17,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::isolated::{FOR_STACK_PROCESS, ProcessError, StackProcess};
 use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
-use dataplane::sandbox::{self, SandboxError};
+use dataplane::sandbox::{self, Opens, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use dataplane::uring::{self, Uring, UringConfig};
 use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
@@ -303,12 +303,15 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             })?;
         }
         if options.is_sandboxed {
-            let reload = if reloads { sandbox::FOR_RELOAD } else { &[] };
+            let opens = match reloads {
+                true => Opens::ForReading,
+                false => Opens::Nothing,
+            };
             let stack = match self.stack {
                 Some(_) => FOR_STACK_PROCESS,
                 None => &[],
             };
-            sandbox::restrict_system_calls(&[reload, stack].concat())?;
+            sandbox::restrict_system_calls(stack, opens)?;
         }
         if let Some(stack) = &self.stack {
             stack.begin()?;

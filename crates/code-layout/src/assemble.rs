@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, OpKind};
 
 use crate::counters::FlowEdge;
-use crate::emit::CounterAddressing;
+use crate::emitted::CounterAddressing;
 use crate::flags::LiveFlags;
 use crate::flow::{Block, Exit};
 use crate::image::Image;
-use crate::instruction::{Kind, got_slot};
+use crate::instruction::Kind;
+use crate::operands::got_slot;
 use crate::plan::{Piece, PlannedFunction};
 
 /// What an instruction refers to.
@@ -242,7 +243,7 @@ impl Assembler<'_> {
 
     /// A conditional jump's condition code, as its opcode has it.
     fn condition(&self, at: u64) -> u8 {
-        let bytes = self.context.image.elf.from(at).unwrap_or_default();
+        let bytes = self.context.image.binary.elf.from(at).unwrap_or_default();
         let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
         // iced numbers conditions from 1 in the machine's order.
         (decoder.decode().condition_code() as u8).wrapping_sub(1) & 15

@@ -6,7 +6,7 @@
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::tables::writes;
+use crate::operands::writes;
 use crate::walk::Walk;
 
 /// More entries than any compiler's switch has; bounds the work on a malformed file.

@@ -3,12 +3,13 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::elf::little_endian;
-use crate::emit::{Emitted, Patch, PatchKind, Placement};
+use crate::emitted::{Emitted, Patch, PatchKind, Placement};
 use crate::error::Error;
-use crate::flow::{Function, JumpTable};
+use crate::flow::Function;
 use crate::image::Image;
-use crate::instruction::got_slot;
+use crate::jump_table::JumpTable;
 use crate::map::Mapping;
+use crate::operands::got_slot;
 use crate::plan::Plan;
 
 /// Jumps to jumps that are followed when two places are compared.
@@ -82,7 +83,7 @@ impl Checker<'_> {
     }
 
     fn old_at(&self, vaddr: u64) -> Instruction {
-        decode(self.image.elf.from(vaddr).unwrap_or_default(), vaddr)
+        decode(self.image.binary.elf.from(vaddr).unwrap_or_default(), vaddr)
     }
 
     fn runtime(&self, vaddr: u64) -> u64 {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::flow::JumpTable;
 use crate::instruction::Kind;
-use crate::tables::writes;
+use crate::jump_table::JumpTable;
+use crate::operands::writes;
 use crate::walk::Walk;
 
 /// A register's value on all paths seen so far.
@@ -123,14 +123,16 @@ impl Constants {
             Mnemonic::Lea if instruction.is_ip_rel_memory_operand() => {
                 (instruction.code() == Code::Lea_r64_m).then(|| instruction.ip_rel_memory_address())
             }
-            Mnemonic::Mov if !walk.image.elf.position_independent => match instruction.code() {
-                Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32
-                    if instruction.op_kind(0) == OpKind::Register =>
-                {
-                    instruction.try_immediate(1).ok()
+            Mnemonic::Mov if !walk.image.binary.elf.position_independent => {
+                match instruction.code() {
+                    Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32
+                        if instruction.op_kind(0) == OpKind::Register =>
+                    {
+                        instruction.try_immediate(1).ok()
+                    }
+                    _ => None,
                 }
-                _ => None,
-            },
+            }
             _ => None,
         }
     }

@@ -6,16 +6,32 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use object::LittleEndian;
-use object::elf::{self, FileHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 use crate::error::Error;
-use crate::image::Segment;
 
 const ENDIAN: LittleEndian = LittleEndian;
 
 /// More than any real file has; bounds the work on a malformed one.
 const DYNAMIC_ENTRIES_MAX: u64 = 1024;
+
+/// A loaded part of the file (`PT_LOAD`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it is loaded, before the load bias.
+    pub vaddr: u64,
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Where it lies in the file.
+    pub file_offset: u64,
+    /// Bytes in the file.
+    pub file_bytes: u64,
+    /// Whether it is executable.
+    pub executable: bool,
+    /// Whether it is writable.
+    pub writable: bool,
+}
 
 /// What one relocation makes the dynamic linker write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,26 +66,59 @@ pub(crate) struct Elf {
     symbols: Vec<(u64, u8)>,
 }
 
+/// It is a file for these CPUs.
+fn check_machine(bytes: &[u8]) -> Result<(), Error> {
+    if bytes.len() < 20 || bytes[..4] != elf::ELFMAG {
+        return Err(Error::NotElf);
+    }
+    if bytes[4] != elf::ELFCLASS64.0 {
+        return Err(Error::Not64Bit);
+    }
+    let machine = u16::from_le_bytes([bytes[18], bytes[19]]);
+    if machine != elf::EM_X86_64.0 {
+        let name = match machine {
+            183 => "aarch64",
+            243 => "RISC-V",
+            21 => "64-bit PowerPC",
+            22 => "s390",
+            258 => "LoongArch",
+            _ => "another architecture",
+        };
+        return Err(Error::Machine { machine, name });
+    }
+    Ok(())
+}
+
+/// `None` of one that lies outside the file or memory.
+fn segment_of(program: &ProgramHeader64<LittleEndian>, file_len: u64) -> Option<Segment> {
+    let vaddr = program.p_vaddr(ENDIAN);
+    let memory_bytes = program.p_memsz(ENDIAN);
+    let file_offset = program.p_offset(ENDIAN);
+    let file_bytes = program.p_filesz(ENDIAN);
+    let in_file = file_offset
+        .checked_add(file_bytes)
+        .is_some_and(|end| end <= file_len);
+    // User addresses have 47 bits.
+    let in_memory = vaddr
+        .checked_add(memory_bytes)
+        .is_some_and(|end| end < 1 << 47);
+    if !in_file || !in_memory || file_bytes > memory_bytes {
+        return None;
+    }
+    let flags = program.p_flags(ENDIAN);
+    Some(Segment {
+        vaddr,
+        memory_bytes,
+        file_offset,
+        file_bytes,
+        executable: flags.0 & elf::PF_X.0 != 0,
+        writable: flags.0 & elf::PF_W.0 != 0,
+    })
+}
+
 impl Elf {
     pub(crate) fn parse(bytes: Vec<u8>) -> Result<Self, Error> {
-        if bytes.len() < 20 || bytes[..4] != elf::ELFMAG {
-            return Err(Error::NotElf);
-        }
-        if bytes[4] != elf::ELFCLASS64.0 {
-            return Err(Error::Not64Bit);
-        }
-        let machine = u16::from_le_bytes([bytes[18], bytes[19]]);
-        if machine != elf::EM_X86_64.0 {
-            let name = match machine {
-                183 => "aarch64",
-                243 => "RISC-V",
-                21 => "64-bit PowerPC",
-                22 => "s390",
-                258 => "LoongArch",
-                _ => "another architecture",
-            };
-            return Err(Error::Machine { machine, name });
-        }
+        check_machine(&bytes)?;
         let malformed = |what: &str| Error::Malformed { what: what.into() };
         let data = bytes.as_slice();
         let header = FileHeader64::<LittleEndian>::parse(data)
@@ -92,27 +141,12 @@ impl Elf {
             let memory_bytes = program.p_memsz(ENDIAN);
             match program.p_type(ENDIAN) {
                 elf::PT_LOAD => {
-                    let file_offset = program.p_offset(ENDIAN);
-                    let file_bytes = program.p_filesz(ENDIAN);
-                    let in_file = file_offset
-                        .checked_add(file_bytes)
-                        .is_some_and(|end| end <= data.len() as u64);
-                    // User addresses have 47 bits.
-                    let in_memory = vaddr
-                        .checked_add(memory_bytes)
-                        .is_some_and(|end| end < 1 << 47);
-                    if !in_file || !in_memory || file_bytes > memory_bytes {
-                        return Err(malformed("a segment lies outside the file or memory"));
-                    }
-                    let flags = program.p_flags(ENDIAN);
-                    segments.push(Segment {
-                        vaddr,
-                        memory_bytes,
-                        file_offset,
-                        file_bytes,
-                        executable: flags.0 & elf::PF_X.0 != 0,
-                        writable: flags.0 & elf::PF_W.0 != 0,
-                    });
+                    let segment = segment_of(program, data.len() as u64);
+                    segments.push(
+                        segment.ok_or_else(|| {
+                            malformed("a segment lies outside the file or memory")
+                        })?,
+                    );
                 }
                 elf::PT_GNU_EH_FRAME => eh_frame_hdr = Some((vaddr, memory_bytes)),
                 elf::PT_GNU_RELRO => relro = Some((vaddr, vaddr.saturating_add(memory_bytes))),

@@ -117,7 +117,7 @@ fn reads_on_entry(image: &Image, target: u64) -> bool {
     if image.function_from(target).is_none() {
         return image.plt_slot(target).is_none();
     }
-    let bytes = image.elf.from(target).unwrap_or_default();
+    let bytes = image.binary.elf.from(target).unwrap_or_default();
     let mut set = 0;
     for instruction in Decoder::with_ip(64, bytes, target, DecoderOptions::NONE)
         .into_iter()

@@ -2,9 +2,11 @@
 
 use iced_x86::FlowControl;
 
+use crate::binary::{ENTRY_BYTES, FunctionId};
 use crate::error::{Skip, Skipped};
-use crate::image::{FunctionId, Image};
+use crate::image::Image;
 use crate::instruction::Kind;
+use crate::jump_table::JumpTable;
 use crate::lsda::Lsda;
 use crate::tables;
 use crate::taken;
@@ -84,21 +86,6 @@ pub enum Exit {
     Trap,
 }
 
-/// A jump table whose entries were all found to be code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JumpTable {
-    /// Where it lies (vaddr).
-    pub address: u64,
-    /// Bytes an entry: 4 relative to the table's address, 8 absolute.
-    pub entry_bytes: u8,
-    /// Where each entry leads (vaddr). May have more than the program uses, never fewer.
-    pub targets: Vec<u64>,
-    /// The instruction that reads the entry (vaddr).
-    pub load: u64,
-    /// The jump (vaddr), which may be the same instruction.
-    pub jump: u64,
-}
-
 impl Function {
     /// The block that starts at `vaddr`.
     #[must_use]
@@ -144,10 +131,17 @@ impl Function {
 /// Longer than any compiler's output: mariadbd's longest has 0.2 MB.
 const FUNCTION_BYTES_MAX: u64 = 4 << 20;
 
-/// What a patched entry needs: a jump with 32 bits of displacement.
-pub(crate) const ENTRY_BYTES: u64 = 5;
+impl Image {
+    /// Decodes one function.
+    ///
+    /// # Errors
+    /// Why it cannot be moved.
+    pub fn analyse(&self, id: FunctionId) -> Result<Function, Skip> {
+        analyse(self, id)
+    }
+}
 
-pub(crate) fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
+fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     if let Some(skip) = image.frame(id).skip {
         return Err(skip);
     }
@@ -158,8 +152,11 @@ pub(crate) fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     let unwind = image.unwind(id)?;
     let lsda = image.lsda(range)?;
     let inside = |vaddr: &u64| (range.start..range.end).contains(vaddr);
-    let first = image.inner_targets.partition_point(|at| *at < range.start);
-    let referred: Vec<u64> = image.inner_targets[first..]
+    let first = image
+        .sweep
+        .inner_targets
+        .partition_point(|at| *at < range.start);
+    let referred: Vec<u64> = image.sweep.inner_targets[first..]
         .iter()
         .copied()
         .take_while(|at| inside(at))

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::emit::Emitted;
+use crate::emitted::Emitted;
 use crate::flow::Exit;
 use crate::plan::{Plan, PlannedFunction};
 use crate::profile::Profile;

@@ -4,6 +4,7 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::error::Skip;
 use crate::image::Image;
+use crate::operands::got_slot;
 
 /// How an instruction goes on. Targets are vaddrs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Kind {
             }
             FlowControl::Next | FlowControl::Interrupt => Self::Next,
             FlowControl::IndirectCall => match got_slot(instruction) {
-                Some(slot) if is_caller_sensitive_slot(image, slot) => {
+                Some(slot) if image.is_caller_sensitive_slot(slot) => {
                     Self::Stays(Skip::CallerSensitive, None)
                 }
                 _ => Self::Next,
@@ -49,7 +50,7 @@ impl Kind {
                 Self::Branch(target)
             }
             FlowControl::ConditionalBranch if near => Self::Stays(Skip::ShortBranch, Some(target)),
-            FlowControl::Call if near && is_caller_sensitive(image, target) => {
+            FlowControl::Call if near && image.is_caller_sensitive(target) => {
                 Self::Stays(Skip::CallerSensitive, None)
             }
             FlowControl::Call if near => Self::Call(target),
@@ -69,79 +70,5 @@ impl Kind {
     /// Whether a block ends behind it.
     pub(crate) fn ends_block(self) -> bool {
         !matches!(self, Self::Next | Self::Call(_))
-    }
-}
-
-/// The slot that a call or jump through `slot(%rip)` reads. One with a segment's prefix is none:
-/// from FS or GS on it reads elsewhere, and any other has to be copied with it.
-pub(crate) fn got_slot(instruction: &Instruction) -> Option<u64> {
-    (instruction.op_kind(0) == OpKind::Memory
-        && instruction.is_ip_rel_memory_operand()
-        && instruction.segment_prefix() == Register::None)
-        .then(|| instruction.ip_rel_memory_address())
-}
-
-/// Functions that remember or judge the address that they return to: it must be the old one, or a
-/// later `longjmp` would find unmapped memory, and `dlsym` no object that calls it.
-const CALLER_SENSITIVE: &[&str] = &[
-    "setjmp",
-    "_setjmp",
-    "__setjmp",
-    "sigsetjmp",
-    "__sigsetjmp",
-    "savectx",
-    "getcontext",
-    "swapcontext",
-    "vfork",
-    "__vfork",
-    "dlopen",
-    "dlmopen",
-    "dlsym",
-    "dlvsym",
-    "__libc_dlopen_mode",
-    "__libc_dlsym",
-    "__libc_dlvsym",
-    "_mcount",
-    "mcount",
-    "__fentry__",
-    // Goes on one byte behind the address that it returns to (-fsplit-stack).
-    "__morestack",
-    "__morestack_non_split",
-];
-
-pub(crate) fn is_caller_sensitive_slot(image: &Image, slot: u64) -> bool {
-    image
-        .got_symbol(slot)
-        .is_some_and(|name| CALLER_SENSITIVE.contains(&name))
-}
-
-/// Whether a direct call's target is such a function, or jumps on to one.
-pub(crate) fn is_caller_sensitive(image: &Image, target: u64) -> bool {
-    image
-        .elf
-        .names(target)
-        .any(|name| CALLER_SENSITIVE.contains(&name))
-        || image.caller_sensitive.contains(&target)
-        || image
-            .plt_slot(target)
-            .is_some_and(|slot| is_caller_sensitive_slot(image, slot))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use iced_x86::{Decoder, DecoderOptions};
-
-    #[test]
-    fn a_slot_is_read_without_a_segment() {
-        let slot = |bytes: &[u8]| {
-            got_slot(&Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode())
-        };
-        // call *0x10(%rip)
-        assert_eq!(slot(&[0xff, 0x15, 0x10, 0, 0, 0]), Some(0x1016));
-        // The same from the stack's segment, FS and GS.
-        for prefix in [0x36, 0x64, 0x65] {
-            assert_eq!(slot(&[prefix, 0xff, 0x15, 0x10, 0, 0, 0]), None);
-        }
     }
 }

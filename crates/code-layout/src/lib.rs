@@ -12,14 +12,18 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod binary;
 mod bounds;
 mod branches;
+mod build_id;
 mod call_graph;
+mod caller_sensitive;
 mod check;
 mod constants;
 mod counters;
 mod elf;
 mod emit;
+mod emitted;
 mod error;
 mod ext_tsp;
 mod flags;
@@ -28,10 +32,12 @@ mod footprint;
 mod frames;
 mod image;
 mod instruction;
+mod jump_table;
 mod link;
 mod lookup;
 mod lsda;
 mod map;
+mod operands;
 mod patches;
 mod plan;
 mod profile;
@@ -44,21 +50,24 @@ mod unwind;
 mod vtable;
 mod walk;
 
+pub use binary::{FunctionId, GotSlot, build_id, defines, preflight, unwinds_by_itself};
 pub use branches::Branches;
+pub use build_id::BuildId;
 pub use check::check;
-pub use emit::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection,
-    Placement, emit,
+pub use elf::Segment;
+pub use emit::emit;
+pub use emitted::{
+    CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
 };
 pub use error::{Error, Skip, Skipped};
-pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
+pub use flow::{Block, BlockId, Call, Exit, Function};
 pub use footprint::{Footprint, footprints};
-pub use image::{
-    FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id, defines, preflight,
-    unwinds_by_itself,
-};
+pub use image::Image;
+pub use jump_table::JumpTable;
 pub use lookup::Lookup;
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};
-pub use profile::{BuildId, Edge, FunctionCounts, Profile};
+pub use profile::{Edge, FunctionCounts, Profile};
 pub use symbols::symbol_file;
+pub use unwind::FunctionRange;
+pub use vtable::Vtable;

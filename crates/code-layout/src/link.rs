@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::assemble::{Assembled, Field, Item, Target};
-use crate::emit::{Emitted, Placement};
+use crate::emitted::{Emitted, Placement};
 use crate::error::{Error, Skip, Skipped};
 use crate::frames::{self, NewFrame};
 use crate::image::Image;
 use crate::lookup::{self, Lookup};
 use crate::lsda::Lsda;
 use crate::map::{AddressMap, Mapping};
-use crate::patches;
+use crate::patches::{self, Links};
 use crate::plan::{Plan, PlannedFunction};
 use crate::unwind::{Cfa, Row, STACK_POINTER, Unwind};
 
@@ -42,18 +42,6 @@ pub(crate) struct Linker<'a> {
     /// Old addresses that new code goes on at.
     exits: BTreeSet<u64>,
     skipped: Skipped,
-}
-
-/// New code at an old function's start, and where a table's entries lead now.
-pub(crate) struct Links<'a> {
-    pub(crate) image: &'a Image,
-    pub(crate) plan: &'a Plan,
-    pub(crate) placement: &'a Placement,
-    /// Old start of a block to runtime address of its copy.
-    pub(crate) entries: HashMap<u64, u64>,
-    pub(crate) exits: BTreeSet<u64>,
-    /// (function's index, table's index, where each entry leads now), of tables with a copy.
-    pub(crate) tables: Vec<(usize, usize, Vec<u64>)>,
 }
 
 impl<'a> Linker<'a> {

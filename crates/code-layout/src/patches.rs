@@ -1,12 +1,25 @@
 //! The bytes of the old program that lead into the new code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::emit::{CallSites, Patch, PatchKind};
+use crate::binary::ENTRY_BYTES;
+use crate::emitted::{CallSites, Patch, PatchKind, Placement};
 use crate::error::{Skip, Skipped};
-use crate::flow::ENTRY_BYTES;
-use crate::link::Links;
+use crate::image::Image;
+use crate::plan::Plan;
 use crate::sweep;
+
+/// New code at an old function's start, and where a table's entries lead now.
+pub(crate) struct Links<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) plan: &'a Plan,
+    pub(crate) placement: &'a Placement,
+    /// Old start of a block to runtime address of its copy.
+    pub(crate) entries: HashMap<u64, u64>,
+    pub(crate) exits: BTreeSet<u64>,
+    /// (function's index, table's index, where each entry leads now), of tables with a copy.
+    pub(crate) tables: Vec<(usize, usize, Vec<u64>)>,
+}
 
 /// All patches that the placement asks for, in order of address.
 pub(crate) fn make(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
@@ -34,7 +47,7 @@ pub(crate) fn make(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
             .collect(),
         CallSites::All => {
             let mut all = Vec::new();
-            sweep::each_instruction(links.image, |owner, instruction| {
+            sweep::each_instruction(&links.image.binary, |owner, instruction| {
                 // Only in functions: what lies between them may be no code.
                 if owner.is_some() && instruction.is_call_near() {
                     all.push((instruction.ip(), instruction.near_branch_target()));

@@ -6,6 +6,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::binary::ENTRY_BYTES;
 use crate::call_graph;
 use crate::counters::{self, FlowEdge};
 use crate::error::{Skip, Skipped};
@@ -375,7 +376,7 @@ fn profiled_order(function: &Function, flow: &Flow) -> Vec<BlockId> {
     }
     // Old code under the patched entry is gone: what begins there is emitted whether it ran or not.
     let under_patch = emittable(function)
-        .filter(|&block| function.blocks[block].start < function.start + crate::flow::ENTRY_BYTES);
+        .filter(|&block| function.blocks[block].start < function.start + ENTRY_BYTES);
     chosen.extend(under_patch);
     chosen.sort_unstable();
     chosen.dedup();

@@ -1,14 +1,12 @@
 //! How often what ran: samples per address, and counts per block and edge, as offsets.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The linker's build-id of a file; printed and serialised in hexadecimal.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct BuildId(pub Vec<u8>);
+use crate::binary::FunctionId;
+use crate::build_id::BuildId;
+use crate::image::Image;
 
 /// What ran how often in one file. All addresses are the file's own (`vaddr`), so a profile holds
 /// for every process that runs the file, wherever it is loaded.
@@ -73,7 +71,7 @@ impl Profile {
 
     /// Samples by function, of those addresses that lie in one.
     #[must_use]
-    pub fn by_function(&self, image: &crate::Image) -> BTreeMap<crate::FunctionId, u64> {
+    pub fn by_function(&self, image: &Image) -> BTreeMap<FunctionId, u64> {
         let mut counts = BTreeMap::new();
         for (vaddr, count) in &self.samples {
             if let Some(id) = image.function_at(*vaddr) {
@@ -86,12 +84,7 @@ impl Profile {
     /// The functions with the most samples, most first, until they hold `share` (0 to 1) of all
     /// samples that lie in functions, and at most `count`.
     #[must_use]
-    pub fn hottest(
-        &self,
-        image: &crate::Image,
-        share: f64,
-        count: usize,
-    ) -> Vec<crate::FunctionId> {
+    pub fn hottest(&self, image: &Image, share: f64, count: usize) -> Vec<FunctionId> {
         let mut functions: Vec<_> = self.by_function(image).into_iter().collect();
         functions.sort_by_key(|&(id, samples)| (std::cmp::Reverse(samples), id));
         let all = functions.iter().map(|(_, samples)| samples).sum::<u64>();
@@ -115,38 +108,4 @@ impl Profile {
 )]
 fn ratio(part: u64, all: u64) -> f64 {
     part as f64 / all as f64
-}
-
-impl fmt::Display for BuildId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for BuildId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "BuildId({self})")
-    }
-}
-
-impl From<BuildId> for String {
-    fn from(id: BuildId) -> Self {
-        id.to_string()
-    }
-}
-
-impl TryFrom<String> for BuildId {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not a build-id: an even number of hexadecimal digits");
-        if !text.len().is_multiple_of(2) || !text.is_ascii() {
-            return Err(bad());
-        }
-        (0..text.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| bad()))
-            .collect::<Result<_, _>>()
-            .map(BuildId)
-    }
 }

@@ -7,12 +7,12 @@
 //! before, or from all paths to them. How long the table is follows from the comparison that guards
 //! it.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 use crate::bounds;
 use crate::constants::Constants;
 use crate::elf::Value;
-use crate::flow::JumpTable;
+use crate::jump_table::JumpTable;
 use crate::walk::Walk;
 
 /// How many blocks back what a register holds is looked for.
@@ -261,7 +261,7 @@ fn near_constant(walk: &Walk<'_>, shape: &Shape) -> Option<u64> {
 
 /// The table's entries, if all of them are code.
 fn read(walk: &Walk<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
-    let elf = &walk.image.elf;
+    let elf = &walk.image.binary.elf;
     let address = base.wrapping_add(shape.displacement);
     let entries = bounds::entries(walk, shape.load, shape.index)?;
     let entry_bytes = if shape.relative { 4u8 } else { 8 };
@@ -293,12 +293,4 @@ fn read(walk: &Walk<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
         load: shape.load,
         jump: shape.jump,
     })
-}
-
-/// Whether an operand's access may change it.
-pub(crate) fn writes(access: OpAccess) -> bool {
-    matches!(
-        access,
-        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-    )
 }

@@ -5,9 +5,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::binary::FunctionId;
 use crate::error::Skip;
-use crate::flow::JumpTable;
-use crate::image::FunctionId;
+use crate::jump_table::JumpTable;
 use crate::sweep::Holder;
 use crate::walk::Walk;
 
@@ -29,10 +29,11 @@ pub(crate) fn kept(
         .flat_map(|table| (table.address..).step_by(8).take(table.targets.len()))
         .collect();
     let first = image
+        .sweep
         .taken
         .partition_point(|taken| taken.target <= range.start);
     let mut kept = Vec::new();
-    let inside = image.taken[first..]
+    let inside = image.sweep.taken[first..]
         .iter()
         .take_while(|taken| taken.target < range.end)
         // Else a mere number.
@@ -45,8 +46,8 @@ pub(crate) fn kept(
             Holder::Code(_) => {}
             Holder::Data(slot) => {
                 // Beside another, it may be an end of a range.
-                let [before, after] =
-                    [slot.wrapping_sub(8), slot.wrapping_add(8)].map(|at| image.elf.pointer_at(at));
+                let [before, after] = [slot.wrapping_sub(8), slot.wrapping_add(8)]
+                    .map(|at| image.binary.elf.pointer_at(at));
                 if before == Some(range.start) {
                     return Err(Skip::AddressTaken);
                 }

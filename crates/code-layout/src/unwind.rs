@@ -9,7 +9,6 @@ use gimli::{
 
 use crate::elf::Elf;
 use crate::error::{Error, Skip};
-use crate::image::FunctionRange;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type Fde<'a> = gimli::FrameDescriptionEntry<Slice<'a>>;
@@ -18,6 +17,17 @@ type Fde<'a> = gimli::FrameDescriptionEntry<Slice<'a>>;
 pub(crate) const RETURN_ADDRESS: u16 = 16;
 /// The stack pointer's.
 pub(crate) const STACK_POINTER: u16 = 7;
+
+/// What one frame description entry of `.eh_frame` covers: a function, or its cold part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionRange {
+    /// First byte (vaddr).
+    pub start: u64,
+    /// Behind the last byte (vaddr).
+    pub end: u64,
+    /// Its exception table (language-specific data area), if it has one (vaddr).
+    pub lsda: Option<u64>,
+}
 
 /// Where `.eh_frame` lies.
 #[derive(Debug, Clone, Copy)]

@@ -4,14 +4,22 @@
 
 use std::collections::HashSet;
 
+use crate::binary::Binary;
 use crate::elf::Value;
-use crate::image::{Image, Vtable};
+use crate::sweep::Sweep;
 
 /// Offsets to top are small and negative; beyond this, it is something else.
 const OFFSET_TO_TOP_MIN: i64 = -(1 << 24);
 
-pub(crate) fn find(image: &Image) -> Vec<Vtable> {
-    let elf = &image.elf;
+/// A table of virtual functions: behind offset-to-top and type information, slots of pointers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vtable {
+    /// (slot, function's start), both vaddrs; only slots that hold a function's start.
+    pub slots: Vec<(u64, u64)>,
+}
+
+pub(crate) fn find(binary: &Binary, sweep: &Sweep) -> Vec<Vtable> {
+    let elf = &binary.elf;
     // A type information's first word points at one of the ABI library's own vtables.
     let type_infos: HashSet<u64> = elf
         .relocations
@@ -29,7 +37,7 @@ pub(crate) fn find(image: &Image) -> Vec<Vtable> {
     }
     let function = |value| {
         let target = elf.target(value)?;
-        image.function_from(target).map(|_| target)
+        binary.function_from(target).map(|_| target)
     };
     let mut vtables = Vec::new();
     for (index, &(slot, value)) in elf.relocations.iter().enumerate() {
@@ -54,7 +62,7 @@ pub(crate) fn find(image: &Image) -> Vec<Vtable> {
         let rest = elf.relocations[index + 1..].iter();
         // Objects refer to its first slot. At another one that something refers to begins what is
         // not of it.
-        let end = image.next_referred(slot.saturating_add(8));
+        let end = sweep.next_referred(slot.saturating_add(8));
         for (at, &(slot, value)) in (slot + 8..).step_by(8).zip(rest) {
             if at != slot || slot >= end || !elf.is_read_only(slot, slot.saturating_add(8)) {
                 break;

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::error::Skip;
-use crate::image::{FunctionRange, Image};
+use crate::image::Image;
 use crate::instruction::Kind;
+use crate::unwind::FunctionRange;
 
 /// Who leads to a leader: how many branches, and the last of them.
 #[derive(Debug, Clone, Copy, Default)]

@@ -15,7 +15,7 @@ use tuner::spec::{
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::promotion::bars_measuring;
-use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
+use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish, refused};
 
 /// The most characters of a note: some pages.
 pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
@@ -515,11 +515,6 @@ pub(crate) fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     }
     let checked = budget.wall_time_min.map_or(Ok(()), check_wall_time);
     checked.map_err(|why| Error::Invalid(format!("budget.wall_time_min {why}")))
-}
-
-pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {
-    let is = state.with_verb();
-    Error::Conflict(format!("experiment {id} {is}: {why}"))
 }
 
 #[cfg(test)]

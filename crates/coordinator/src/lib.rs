@@ -25,6 +25,8 @@ mod promotion;
 mod remote;
 mod reserve;
 mod rollback;
+mod run;
+mod shared_service;
 mod sitting;
 pub mod store;
 mod table;

@@ -9,10 +9,10 @@ use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode, TargetSpec};
 
-use crate::actions::refused;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, Promotion, State, for_rollback, unfinished};
+use crate::shared_service::shared_service;
+use crate::store::{ExperimentRow, Promotion, State, for_rollback, refused, unfinished};
 
 /// What is in force where a promotion was interrupted and there was nothing to undo.
 const UNKNOWN: &str = "not known, because the promotion was interrupted: roll it back";
@@ -307,23 +307,6 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
             row.id
         )
     })
-}
-
-/// By what two experiments tell the same running service of its configuration: the same file, or
-/// the same command.
-pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<String> {
-    if !one.is_told() {
-        return None;
-    }
-    let mut files = one.files.iter();
-    let mut steps = one.apply.iter();
-    let is_same = |one: &str, other: &str| host::is_same_file(one.as_ref(), other.as_ref());
-    let file = files.find(|file| other.files.iter().any(|it| is_same(&it.path, &file.path)));
-    let mut is_same_step = || steps.any(|step| other.apply.contains(step));
-    match file {
-        Some(file) => Some(file.path.clone()),
-        None => is_same_step().then(|| "both have the same apply step".to_owned()),
-    }
 }
 
 /// Why a verified configuration cannot be put in force whole: this host has lost a knob of it.

@@ -454,7 +454,7 @@ impl<'a> RemoteSitting<'a> {
             // Its user took the pause back meanwhile.
             return Ok(Next::Wait);
         }
-        let (state, message) = crate::coordinator::end_of(&mut report, error.as_ref(), false);
+        let (state, message) = crate::run::end_of(&mut report, error.as_ref(), false);
         report.keep_verified(&row.report);
         store.sat(self.id, state, message.as_deref(), &report)?;
         Ok(Next::Rests)

@@ -5,11 +5,12 @@ mod budget;
 mod columns;
 mod evaluations;
 mod notes;
+mod path;
 mod promotions;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -18,8 +19,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{Moment, Once, State as ExperimentState, Summary};
-use coordinator::{Coordinator, Error, Progress};
+use coordinator::store::{Once, State as ExperimentState, Summary};
+use coordinator::{Coordinator, Error};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,20 +33,20 @@ pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
+pub(crate) use path::number;
 pub(crate) use promotions::{
-    ENTRIES_MAX, OfCommand, configuration, of_commands, promoted_by, promotions,
+    ENTRIES_MAX, OfCommand, commands, configuration, of_commands, promoted_by, promotions,
 };
+pub(crate) use shown::{ENTRIES, continuous, summary, winner_rank};
+use shown::{Shown, act, shown};
 
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
+use crate::app::{Here, Who};
 use crate::audit::Detail;
-use crate::pages::winner_rank;
 use crate::reply::{Refusal, Reply, blocking};
-use crate::server::App;
-use crate::tokens::digest;
+use crate::role::Role;
+use crate::secret::digest;
 use crate::web::Params;
-
-type Here = State<Arc<App>>;
-type Who = Extension<Visitor>;
 
 /// A specification.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -147,22 +148,6 @@ fn check_dir(dir: Option<&FilePath>) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::BAD_REQUEST, why))
 }
 
-/// The number of an experiment or evaluation in a path, as Slackline writes it: neither a sign nor
-/// zeros before it.
-pub(crate) fn number<T: std::str::FromStr + ToString>(
-    text: &str,
-    what: &str,
-) -> Result<T, Refusal> {
-    let number = text.parse::<T>().ok();
-    number
-        .filter(|number| number.to_string() == text)
-        .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("there is no {what} {text}")))
-}
-
-fn id(text: &str) -> Result<i64, Refusal> {
-    number(text, "experiment")
-}
-
 pub(crate) async fn nothing_here() -> Refusal {
     Refusal::new(
         StatusCode::NOT_FOUND,
@@ -175,113 +160,6 @@ pub(crate) async fn not_so() -> Refusal {
         StatusCode::METHOD_NOT_ALLOWED,
         "this path does not accept this method; see /api/v1/openapi.json",
     )
-}
-
-/// An experiment, whole but for what it measured.
-#[derive(Serialize)]
-pub(crate) struct Shown {
-    #[serde(flatten)]
-    summary: Summary,
-    dir: String,
-    /// The specification's text.
-    source: String,
-    /// The specification.
-    spec: Value,
-    wall_time_min: Option<f64>,
-    /// What its maker should know.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remark: Option<&'static str>,
-    /// Measurements of the parent from which the search of a fork starts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    carried: Option<usize>,
-    note: Option<String>,
-    control: Configuration,
-    recommended: Option<tuner::report::Recommended>,
-    finding: tuner::report::Finding,
-    /// Why the verified winner is not the first evaluation in the order of ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    winner_rank: Option<String>,
-    settings: Vec<String>,
-    promotion: Option<coordinator::store::Promotion>,
-    queue: Vec<Configuration>,
-    progress: Option<Progress>,
-    /// How it stands, in `mode = "continuous"`.
-    continuous: Option<tuner::continuous::View>,
-    /// What happened in it, newest first.
-    entries: Vec<tuner::continuous::Entry>,
-}
-
-/// As many of the last entries of a continuous experiment are shown.
-pub(crate) const ENTRIES: usize = 30;
-
-/// How a continuous experiment stood at a moment; `None` as well for one whose specification does
-/// not fit this host any more.
-pub(crate) fn continuous(
-    coordinator: &Coordinator,
-    moment: &Moment,
-) -> Result<Option<tuner::continuous::View>, Error> {
-    match coordinator.continuous(moment) {
-        Err(Error::Spec(_)) => Ok(None),
-        view => view,
-    }
-}
-
-/// The summary of one experiment.
-pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Error> {
-    let all = coordinator.store().experiments()?.into_iter();
-    let mut found = all.filter(|summary| summary.id == id);
-    found
-        .next()
-        .ok_or_else(|| Error::NotFound(format!("experiment {id}")))
-}
-
-fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
-    // The state first: what is read after it is at least as new, so that an end is not shown with
-    // what came before it.
-    let summary = summary(coordinator, id)?;
-    let moment = coordinator.store().moment(id, ENTRIES)?;
-    let continuous = continuous(coordinator, &moment)?;
-    let row = moment.row;
-    let winner_rank = winner_rank(coordinator.store(), &row)?;
-    Ok(Shown {
-        summary,
-        winner_rank,
-        wall_time_min: row.budget().wall_time_min,
-        remark: row.carries_nothing_over(),
-        carried: row.parent.map(|_| row.carried_over()),
-        note: row.note,
-        dir: row.dir,
-        source: Masks::ForWriters.text(&row.source),
-        spec: Masks::ForWriters.spec(&row.spec),
-        control: row.report.control,
-        recommended: row.report.recommended,
-        finding: row.report.finding,
-        settings: row.report.settings,
-        promotion: row
-            .promotion
-            .filter(|_| !coordinator.is_rollback_untold(id)),
-        queue: coordinator.store().queue(id)?,
-        continuous,
-        entries: moment.entries,
-        progress: coordinator
-            .progress()
-            .filter(|progress| progress.experiment == id),
-    })
-}
-
-/// Does something to an experiment, and answers with what it is then.
-async fn act(
-    app: Arc<App>,
-    text: &str,
-    action: impl FnOnce(&Coordinator, i64) -> Result<(), Error> + Send + 'static,
-) -> Reply<Shown> {
-    let id = id(text)?;
-    blocking(move || {
-        action(&app.coordinator, id)?;
-        shown(&app.coordinator, id)
-    })
-    .await
-    .map(Json)
 }
 
 /// What `experiments` may be asked.
@@ -539,7 +417,7 @@ pub(crate) async fn delete(
     State(app): Here,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     blocking(move || app.coordinator.delete(id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -565,7 +443,7 @@ pub(crate) async fn promote(
     State(app): Here,
     Path(id): Path<String>,
 ) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let promoted = blocking(move || {
         let promotion = app.coordinator.promote(id)?;
         Ok((promotion.done, shown(&app.coordinator, id)?))
@@ -590,7 +468,7 @@ pub(crate) async fn roll_back(
     State(app): Here,
     Path(id): Path<String>,
 ) -> Result<(Extension<Detail>, Json<RolledBack>), Refusal> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let rolled_back = blocking(move || {
         let changed = app.coordinator.roll_back(id)?;
         let may_promote = app.coordinator.would_promote(id)?;
@@ -615,7 +493,7 @@ pub(crate) async fn forget_rest(
     Path(id): Path<String>,
     bytes: Bytes,
 ) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let is_confirmed = match bytes.is_empty() {
         true => false,
         false => body::<GivenConfirmation>(&bytes)?.confirm,
@@ -644,7 +522,7 @@ pub(crate) async fn fork(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Made {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let once = once(&headers, &visitor, &format!("fork {id}"), &bytes)?;
     let given: GivenFork = if bytes.is_empty() {
         GivenFork::default()
@@ -675,7 +553,7 @@ pub(crate) async fn fork(
 }
 
 pub(crate) async fn queue(State(app): Here, Path(id): Path<String>) -> Reply<Vec<Configuration>> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     blocking(move || {
         app.coordinator.store().experiment(id)?;
         app.coordinator.store().queue(id)
@@ -691,7 +569,7 @@ pub(crate) async fn enqueue(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Made<Configuration> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let once = once(&headers, &visitor, &format!("enqueue {id}"), &bytes)?;
     let given: GivenConfiguration = body(&bytes)?;
     let values = given.configuration.iter();
@@ -711,7 +589,7 @@ pub(crate) async fn enqueue(
 }
 
 pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {
-    let id = self::id(&id)?;
+    let id = path::id(&id)?;
     let masks = Masks::ForWriters;
     blocking(move || {
         let row = app.coordinator.store().experiment(id)?;
@@ -782,15 +660,6 @@ mod tests {
             let refused = given(relative).unwrap_err();
             assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{relative}");
             assert!(refused.text().starts_with("dir must be an absolute path"));
-        }
-    }
-
-    #[test]
-    fn one_experiment_has_one_address() {
-        assert_eq!(id("2").unwrap(), 2);
-        for other in ["+2", "02", "-0", "2 ", "", "99999999999999999999"] {
-            let refused = id(other).unwrap_err();
-            assert_eq!(refused.status(), StatusCode::NOT_FOUND, "{other}");
         }
     }
 }

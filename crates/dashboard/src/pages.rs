@@ -5,82 +5,44 @@
 mod compare;
 mod evaluation;
 mod experiment;
+mod frame;
 mod history;
 mod promotions;
 mod results;
+mod summary;
 mod verdict;
-
-use std::sync::Arc;
 
 use askama::Template;
 use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
+use coordinator::Error;
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary};
-use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
 use tuner::report::{ArmResult, change, confidence_percent, difference};
-use tuner::sentence::counted;
-use tuner::spec::{Goal, ObjectiveSpec, Spec};
+use tuner::spec::Goal;
 
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::actions;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::audit::Entry;
-use crate::format::{self, When};
+use crate::format::When;
 use crate::names::Names;
 use crate::readers;
 use crate::reply::{Refusal, blocking};
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 use crate::web::{local_path, pairs};
 
 pub(crate) use compare::compare;
 pub(crate) use evaluation::evaluation;
 pub(crate) use experiment::experiment;
+use frame::{Reader, answer, page};
 pub(crate) use promotions::promotions;
-pub(crate) use results::winner_rank;
-
-type Here = State<Arc<App>>;
-type Who = Extension<Visitor>;
-
-fn page(template: &impl Template) -> Response {
-    match template.render() {
-        Ok(text) => Html(text).into_response(),
-        Err(error) => Refusal::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("the page could not be made: {error}"),
-        )
-        .into_response(),
-    }
-}
-
-/// What every page shows of its reader.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reader {
-    csrf: String,
-    name: String,
-    may_sign_out: bool,
-    may_write: bool,
-}
-
-impl From<&Visitor> for Reader {
-    fn from(visitor: &Visitor) -> Self {
-        Self {
-            csrf: visitor.csrf.clone(),
-            name: visitor.name.clone(),
-            may_sign_out: visitor.may_sign_out,
-            may_write: visitor.role == Role::Write,
-        }
-    }
-}
-
-/// A page, or why there is none.
-fn answer(made: Result<Response, Refusal>) -> Response {
-    made.unwrap_or_else(IntoResponse::into_response)
-}
+use summary::{InPart, best, in_part, objective, status, told};
 
 #[derive(Template)]
 #[template(path = "message.html")]
@@ -171,12 +133,6 @@ struct ExperimentsPage {
     queue_is_paused: bool,
 }
 
-/// The best score of an experiment, in its objective's terms.
-fn best(spec: &Spec, summary: &Summary) -> String {
-    let measured = spec.objective.as_ref().zip(summary.best_score);
-    measured.map_or_else(String::new, |(it, score)| format::score(spec, it, score))
-}
-
 pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Response {
     let made = blocking(move || {
         let coordinator = &app.coordinator;
@@ -212,104 +168,6 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
         }))
     });
     answer(made.await)
-}
-
-/// A summary whose texts call metrics as people do.
-fn told(summary: Summary, spec: &Spec) -> Summary {
-    let names = Names::of(spec);
-    Summary {
-        sentence: names.text(&summary.sentence),
-        message: summary.message.map(|it| names.text(&it)),
-        ..summary
-    }
-}
-
-/// What an experiment is doing, in one sentence.
-fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
-    let mut text = summary.counted();
-    if let Some(progress) = coordinator
-        .progress()
-        .filter(|progress| progress.experiment == summary.id)
-    {
-        let blocks = match progress.of_blocks {
-            0 => "starting".to_owned(),
-            of => format!("{} of {}", progress.blocks, counted(of, "block")),
-        };
-        if let Some(verifying) = progress.verifying {
-            let verifying = readers::line(role, &verifying);
-            text = match (summary.always_on, progress.of_blocks) {
-                (true, 0) => verifying,
-                (true, _) => format!("{verifying}, {blocks}"),
-                (false, _) => format!("verifying: {verifying}, {blocks}"),
-            };
-        } else if let Some(number) = progress.evaluation {
-            text = format!("{text}; evaluation {number}, {blocks}");
-        }
-    }
-    if let Some(wish) = summary.wish {
-        text = format!("{text}; {}", wish.with_verb());
-    }
-    // The sentence of one that has failed ends with why.
-    let message = summary.message.as_ref();
-    if let Some(message) = message.filter(|it| !summary.sentence.contains(*it)) {
-        text = format!("{text}; {message}");
-    }
-    if let Some(why) = &summary.waits {
-        text = format!("{text}; {why}");
-    }
-    text
-}
-
-/// What the user of a rollback should know before it.
-fn before_rollback(coordinator: &Coordinator, summary: &Summary) -> Result<String, Error> {
-    let mut text = "Undo the promotion? Each file becomes as it was before the promotion, and each knob gets the control's value.".to_owned();
-    let progress = coordinator.progress();
-    if progress.is_some_and(|it| it.evaluation.is_some() || it.verifying.is_some()) {
-        text.push_str(" The evaluation that is being measured now is interrupted.");
-    }
-    if let Some(command) = host::GivesWay::holder(coordinator.state_dir()) {
-        text.push_str(&format!(
-            " {command} is measuring on this host: it is ended, and puts back what it has changed."
-        ));
-    }
-    if summary.always_on && experiment::is_active(summary.state) {
-        text.push_str(" The rollback also pauses this experiment.");
-    }
-    for other in coordinator.would_promote(summary.id)? {
-        text.push_str(&format!(
-            " Continuous experiment {other} may promote afterwards: to prevent this, pause it first."
-        ));
-    }
-    Ok(text)
-}
-
-/// An experiment whose rollback could not restore everything.
-struct InPart {
-    id: i64,
-    name: String,
-    /// What is not restored, with the reasons.
-    left: String,
-}
-
-fn in_part(all: &[Summary]) -> Vec<InPart> {
-    let left = all.iter().filter(|it| !it.not_restored.is_empty());
-    left.map(|it| InPart {
-        id: it.id,
-        name: it.name.clone(),
-        left: it.not_restored.join(", "),
-    })
-    .collect()
-}
-
-/// The objective, also of a specification without one.
-fn objective(row: &ExperimentRow) -> ObjectiveSpec {
-    let none = || ObjectiveSpec {
-        metric: String::new(),
-        goal: tuner::spec::Goal::Minimise,
-        std_weight: 0.0,
-        scale: tuner::spec::ObjectiveScale::Ratio,
-    };
-    row.spec.objective.clone().unwrap_or_else(none)
 }
 
 /// An arm of a verification.
@@ -542,7 +400,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
                 .map(|summary| (summary.id, summary.name.clone()))
                 .collect(),
             in_part: in_part(&experiments),
-            commands: readers::commands(role, api::of_commands(coordinator)?),
+            commands: api::commands(role, api::of_commands(coordinator)?),
             probes: ::host::probe(&::host::Roots::default()),
         }))
     });

@@ -11,8 +11,8 @@ use coordinator::store::{Standing, State as ExperimentState, Summary};
 use jiff::Timestamp;
 use tuner::continuous::Doing;
 
+use crate::app::App;
 use crate::reply::{Refusal, blocking};
-use crate::server::App;
 
 pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let text = blocking(move || {

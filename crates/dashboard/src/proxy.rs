@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 
-use crate::access::{Role, header};
+use crate::role::Role;
+use crate::web::header;
 
 /// What stands before the name of a user whom a proxy names: nobody can take a token's name so.
 pub(crate) const OF_PROXY: &str = "proxy:";

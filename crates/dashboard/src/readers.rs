@@ -16,9 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tuner::spec::Masks;
 
-use crate::access::Role;
-use crate::api::OfCommand;
 use crate::reply::Refusal;
+use crate::role::Role;
 
 /// What of a text somebody of that role sees.
 pub(crate) fn masks(role: Role) -> Masks {
@@ -93,16 +92,6 @@ pub(crate) fn values(
 /// What somebody of that role sees of several lines of text.
 pub(crate) fn lines(role: Role, texts: Vec<String>) -> Vec<String> {
     texts.into_iter().map(|it| line(role, &it)).collect()
-}
-
-/// What somebody of that role sees of what commands have promoted.
-pub(crate) fn commands(role: Role, all: Vec<OfCommand>) -> Vec<OfCommand> {
-    let all = all.into_iter().map(|it| OfCommand {
-        experiment: line(role, &it.experiment),
-        changed: lines(role, it.changed),
-        ..it
-    });
-    all.collect()
 }
 
 /// What keeps the server from its work, as somebody of that role sees it.

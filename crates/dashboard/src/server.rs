@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use axum::Router;
@@ -14,17 +13,19 @@ use coordinator::Coordinator;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 
-use crate::access::{self, Access, Credential, Role};
+use crate::access::Access;
+use crate::app::{Answers, App};
 use crate::audit::{Audit, Entry};
 use crate::clock::Clock;
 use crate::connections::{self, Bounds};
 use crate::explain::Models;
-use crate::limits::{self, Buckets};
+use crate::limits::Buckets;
+use crate::listeners::Listeners;
 use crate::proxy::Proxy;
 use crate::reply::{Refusal, blocking};
 use crate::sessions::Sessions;
 use crate::tokens::{TokenFile, Tokens};
-use crate::{api, assets, openapi, pages, prometheus, stream};
+use crate::{admission, api, assets, bound, openapi, pages, prometheus, stream};
 
 /// Refusals of one client that are written down, a second.
 const REFUSALS_NOTED_PER_S: f64 = 1.0;
@@ -58,67 +59,6 @@ impl Default for Options {
     }
 }
 
-/// What every handler has.
-pub(crate) struct App {
-    pub(crate) coordinator: Arc<Coordinator>,
-    pub(crate) access: Access,
-    pub(crate) proxy: Proxy,
-    pub(crate) tokens: Tokens,
-    pub(crate) sessions: Sessions,
-    /// The time by which sessions age.
-    pub(crate) clock: Clock,
-    pub(crate) audit: Audit,
-    pub(crate) buckets: Buckets,
-    /// Bounds how often a client's refusals are written down.
-    pub(crate) noted: Buckets,
-    pub(crate) answers: Answers,
-    pub(crate) models: Models,
-    pub(crate) listeners: stream::Listeners,
-    /// What a shell on this host calls to reach this server.
-    pub(crate) command: String,
-}
-
-impl App {
-    /// The name and role of a token, by its digest.
-    pub(crate) fn token(&self, digest: &str) -> Option<(String, Role)> {
-        if let Some((name, role)) = self.access.built_in(digest) {
-            return Some((name.to_owned(), role));
-        }
-        let token = self.tokens.find(digest, Timestamp::now())?;
-        Some((token.name, token.role))
-    }
-
-    /// Whether what a request was admitted by would still admit it.
-    pub(crate) fn still_admits(&self, credential: &Credential) -> bool {
-        match credential {
-            Credential::Token(token) => self.token(token).is_some(),
-            Credential::Session { csrf, token } => {
-                self.sessions.is_open(csrf, self.clock.now()) && self.token(token).is_some()
-            }
-            Credential::Proxy => true,
-        }
-    }
-}
-
-/// Answers so far by the hundreds of their status, for `/metrics`.
-#[derive(Default)]
-pub(crate) struct Answers([AtomicU64; 5]);
-
-impl Answers {
-    pub(crate) fn count(&self, status: StatusCode) {
-        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
-        if let Some(count) = self.0.get(class) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// `2xx` and how many.
-    pub(crate) fn by_class(&self) -> impl Iterator<Item = (String, u64)> {
-        let each = (1..).zip(&self.0);
-        each.map(|(class, count)| (format!("{class}xx"), count.load(Ordering::Relaxed)))
-    }
-}
-
 /// Serves until `end` is ready, then finishes what has been asked.
 pub async fn serve(
     listener: TcpListener,
@@ -140,7 +80,7 @@ pub async fn serve(
         noted: Buckets::new(REFUSALS_NOTED_PER_S),
         answers: Answers::default(),
         models: Models::default(),
-        listeners: stream::Listeners::default(),
+        listeners: Listeners::default(),
         command: options.command,
         coordinator,
     });
@@ -241,8 +181,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .route("/assets/{*name}", get(assets::asset))
-        .route("/login", get(pages::login_form).post(access::sign_in))
-        .route("/logout", post(access::sign_out))
+        .route("/login", get(pages::login_form).post(admission::sign_in))
+        .route("/logout", post(admission::sign_out))
         .route("/audit", get(pages::audit))
         .route("/", get(pages::experiments))
         .route("/new", get(pages::new))
@@ -260,12 +200,12 @@ fn router(app: Arc<App>) -> Router {
         .layer(axum::middleware::from_fn(openapi::known_parameters))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
-            access::admit,
+            admission::admit,
         ))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
-            limits::bound,
+            bound::bound,
         ))
-        .layer(DefaultBodyLimit::max(limits::BODY_MAX_BYTES))
+        .layer(DefaultBodyLimit::max(bound::BODY_MAX_BYTES))
         .with_state(app)
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::tokens::{digest, random_hex};
+use crate::secret::{digest, random_hex};
 
 /// A session ends that long after signing in.
 pub(crate) const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);

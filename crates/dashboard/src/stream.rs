@@ -2,10 +2,8 @@
 //!
 //! A stream ends with what admitted it: a token that is revoked or expires, or a session that ends.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -16,58 +14,13 @@ use futures_util::Stream;
 use serde_json::json;
 
 use crate::access::Visitor;
+use crate::app::App;
 use crate::readers;
 use crate::reply::Refusal;
-use crate::server::App;
 
 /// How often a stream looks for a change, and for its own end: often enough to feel live, too
 /// rarely to cost anything.
 const LOOK: Duration = Duration::from_millis(300);
-
-/// Streams at once.
-const STREAMS_MAX: usize = 256;
-/// Of one token or user: a browser has one for all its tabs, so these are many browsers.
-const STREAMS_OF_ONE_MAX: usize = 32;
-
-/// The open streams.
-#[derive(Default)]
-pub(crate) struct Listeners {
-    by_name: Mutex<HashMap<String, usize>>,
-    is_closed: AtomicBool,
-}
-
-impl Listeners {
-    /// Ends every stream.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
-    }
-
-    /// Counts one more stream of a client, if it may have one.
-    fn open(&self, name: &str) -> Result<(), String> {
-        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = by_name.get(name).copied().unwrap_or(0);
-        if own >= STREAMS_OF_ONE_MAX {
-            return Err(format!(
-                "{name} has {STREAMS_OF_ONE_MAX} event streams open already: close some, or give each program a token of its own"
-            ));
-        }
-        if by_name.values().sum::<usize>() >= STREAMS_MAX {
-            return Err(format!(
-                "{STREAMS_MAX} event streams are open already: try again later"
-            ));
-        }
-        by_name.insert(name.to_owned(), own + 1);
-        Ok(())
-    }
-
-    fn end(&self, name: &str) {
-        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = by_name.get_mut(name) {
-            *own = own.saturating_sub(1);
-        }
-        by_name.retain(|_, own| *own > 0);
-    }
-}
 
 /// Counts one stream until it is dropped.
 struct Listener {
@@ -83,7 +36,7 @@ impl Drop for Listener {
 
 impl Listener {
     fn is_closed(&self) -> bool {
-        self.app.listeners.is_closed.load(Ordering::Relaxed)
+        self.app.listeners.is_closed()
     }
 
     fn is_admitted(&self) -> bool {
@@ -127,29 +80,4 @@ pub(crate) async fn events(
         }
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_client_takes_no_stream_of_another() {
-        let listeners = Listeners::default();
-        for _ in 0..STREAMS_OF_ONE_MAX {
-            listeners.open("reader").unwrap();
-        }
-        let why = listeners.open("reader").unwrap_err();
-        assert!(why.starts_with("reader has 32 event streams open"), "{why}");
-        listeners.open("owner").unwrap();
-        listeners.end("reader");
-        listeners.open("reader").unwrap();
-        for index in 0.. {
-            if let Err(why) = listeners.open(&format!("client {index}")) {
-                assert!(why.contains("256 event streams"), "{why}");
-                assert_eq!(index, STREAMS_MAX - STREAMS_OF_ONE_MAX - 1);
-                break;
-            }
-        }
-    }
 }

@@ -7,9 +7,10 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-use crate::access::{AccessError, Role};
+use crate::access::{AccessError, is_built_in, is_reserved};
+use crate::role::Role;
+use crate::secret::{digest, random_hex};
 
 /// More names than this are refused: a list that nobody reads is no list.
 const TOKENS_MAX: usize = 1000;
@@ -82,7 +83,7 @@ impl TokenFile {
         role: Role,
         expires: Option<Timestamp>,
     ) -> Result<String, AccessError> {
-        if crate::access::is_reserved(name) {
+        if is_reserved(name) {
             let why = format!(
                 "the name {name} is reserved, because the audit log shows somebody else by it: take another one"
             );
@@ -130,7 +131,7 @@ impl TokenFile {
             let before = tokens.len();
             tokens.retain(|token| token.name != name);
             if tokens.len() == before {
-                return Err(match crate::access::is_built_in(name) {
+                return Err(match is_built_in(name) {
                     true => "the tokens of `owner` and `reader` are in serve.json: to replace them, delete that file and start \
                              `serve` again"
                         .to_owned(),
@@ -229,21 +230,6 @@ impl Tokens {
         let found = tokens.find(|token| token.digest == digest && token.is_valid(now));
         found.cloned()
     }
-}
-
-/// A secret that nobody guesses: 256 bits.
-pub(crate) fn random_hex() -> String {
-    hex(&rand::random::<[u8; 32]>())
-}
-
-/// SHA-256 of a secret. Digests are compared, whose bytes tell a guesser nothing about the
-/// secret's.
-pub(crate) fn digest(secret: &str) -> String {
-    hex(&Sha256::digest(secret.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

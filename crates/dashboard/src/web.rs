@@ -1,8 +1,8 @@
 //! Addresses, queries and cookies.
 
 use axum::extract::{FromRequestParts, Query};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::reply::Refusal;
@@ -168,6 +168,11 @@ pub(crate) fn cookie_name(host: &str, is_https: bool) -> String {
     let port = port.filter(|port| !port.is_empty() && port.bytes().all(|it| it.is_ascii_digit()));
     let default = if is_https { "443" } else { "80" };
     format!("slackline-{}", port.unwrap_or(default))
+}
+
+/// The value of a header, where it is text.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }
 
 #[cfg(test)]

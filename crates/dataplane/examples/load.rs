@@ -5,7 +5,8 @@
 //! `usr` or `etc` (Facebook's pools: Atikoglu et al., SIGMETRICS'12), or one of these three in
 //! Redis's protocol as `redis-memtier`. Without RATE (or with 0) every connection has one request
 //! under way; with RATE, requests arrive by a Poisson process, and latency counts from the arrival.
-//! With INTERFACE the connections are AF_XDP's, without it the kernel's.
+//! With INTERFACE the connections are AF_XDP's, without it the kernel's. With `FILLED` in the
+//! environment a cache has all keys already.
 
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 
@@ -30,6 +31,9 @@ const PHASE: u64 = 2;
 /// Arrivals that may wait for a connection; more mean that the server is past its capacity.
 const WAITING_MAX: usize = 200_000;
 const CONNECTS_AT_ONCE: usize = 256;
+/// A request counts as late if this program sees its arrival later than this: a full turn takes a
+/// third of it.
+const LATE_NS: u64 = 100_000;
 
 struct Client<B: Backend> {
     shape: String,
@@ -50,6 +54,8 @@ struct Client<B: Backend> {
     requests: u64,
     failed: u64,
     dropped: u64,
+    arrived: u64,
+    late: u64,
     random: StdRng,
     request: String,
 }
@@ -157,6 +163,8 @@ impl<B: Backend> Client<B> {
             let offset = Duration::from_secs_f64(self.next_arrival / 1e9);
             let arrived = began.after(offset);
             self.next_arrival -= (1.0 - self.random.random::<f64>()).ln() / self.rate * 1e9;
+            self.arrived += 1;
+            self.late += u64::from(now.since_ns(arrived) > LATE_NS);
             match self.idle.pop_front() {
                 Some(flow) => self.send(flow, arrived, context.calls),
                 None if self.waiting.len() < WAITING_MAX => self.waiting.push_back(arrived),
@@ -169,7 +177,7 @@ impl<B: Backend> Client<B> {
     fn report(&self) {
         let quantile = |share: f64| self.latency_ns.value_at_quantile(share) as f64 / 1000.0;
         println!(
-            "{{\"requests_per_s\":{:.0},\"mean_us\":{:.2},\"p50_us\":{:.2},\"p99_us\":{:.2},\"p999_us\":{:.2},\"failed\":{},\"dropped\":{}}}",
+            "{{\"requests_per_s\":{:.0},\"mean_us\":{:.2},\"p50_us\":{:.2},\"p99_us\":{:.2},\"p999_us\":{:.2},\"failed\":{},\"dropped\":{},\"late_share\":{:.4}}}",
             self.requests as f64 / self.seconds as f64,
             self.latency_ns.mean() / 1000.0,
             quantile(0.5),
@@ -177,6 +185,7 @@ impl<B: Backend> Client<B> {
             quantile(0.999),
             self.failed,
             self.dropped + self.waiting.len() as u64,
+            self.late as f64 / self.arrived.max(1) as f64,
         );
     }
 }
@@ -287,11 +296,13 @@ fn run<B: Backend>(
         seconds: seconds.parse()?,
         began: None,
         ends: Time::default(),
-        preloaded: 0,
+        preloaded: std::env::var_os("FILLED").map_or(0, |_| KEYS),
         latency_ns: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
         requests: 0,
         failed: 0,
         dropped: 0,
+        arrived: 0,
+        late: 0,
         random: StdRng::seed_from_u64(1),
         request: String::new(),
     };

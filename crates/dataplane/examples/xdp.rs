@@ -1,13 +1,14 @@
 //! Echo server and load generator on AF_XDP, to try the backend and to measure it:
 //!
 //! ```text
-//! xdp echo INTERFACE ADDRESS:PORT [CPU [spin]]
+//! xdp echo INTERFACE ADDRESS:PORT [CPU [spin [KEEP_ALIVE_S]]]
 //! xdp load INTERFACE ADDRESS:PORT CONNECTIONS SECONDS BYTES [CPU [SOURCES [IN_FLIGHT]]]
 //! ```
 //!
 //! `load` keeps IN_FLIGHT requests of BYTES in flight, each on a connection of its own (default: on
 //! all), from SOURCES addresses that follow the interface's own. It prints requests a second and
-//! the latency's percentiles as JSON.
+//! the latency's percentiles as JSON. `echo` probes connections that were silent for KEEP_ALIVE_S
+//! seconds (default: two hours).
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
+use dataplane::tcp::KeepAlive;
 use dataplane::tcp::wire::Ip;
 use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
 use dataplane::{Application, Calls, Context, Error, Event, FlowId, Shard, ShardConfig, Time};
@@ -215,7 +217,7 @@ fn echo(interface: &Interface, listen: SocketAddr, rest: &[String]) -> Result<()
         connections_max: 1 << 20,
         extra_addresses: Vec::new(),
     };
-    let backend = open(interface, &config)?;
+    let backend = open(interface, &config, number(rest.get(2))?)?;
     eprintln!(
         "echo on {} of {}: {:?}",
         listen,
@@ -263,7 +265,7 @@ fn load(interface: &Interface, target: SocketAddr, rest: &[String]) -> Result<()
         connections_max: connections + 1024,
         extra_addresses: extra.collect(),
     };
-    let backend = open(interface, &config)?;
+    let backend = open(interface, &config, None)?;
     let plane = Arc::new(Plane::new(1, 1)?);
     let application = Load {
         target,
@@ -289,10 +291,23 @@ fn load(interface: &Interface, target: SocketAddr, rest: &[String]) -> Result<()
     Ok(())
 }
 
-fn open(interface: &Interface, config: &XdpConfig) -> Result<XdpBackend, Error> {
+fn open(
+    interface: &Interface,
+    config: &XdpConfig,
+    keep_alive_s: Option<u32>,
+) -> Result<XdpBackend, Error> {
     config.check(interface)?;
     let program = Arc::new(Program::attach(interface, 1, Mode::Auto)?);
-    Ok(XdpBackend::open(interface, config, program, &|_| {})?)
+    let change = |stack: &mut dataplane::tcp::Config| {
+        if let Some(seconds) = keep_alive_s {
+            stack.keep_alive = Some(KeepAlive {
+                idle_ms: seconds.saturating_mul(1000),
+                interval_ms: 10_000,
+                probes: 9,
+            });
+        }
+    };
+    Ok(XdpBackend::open(interface, config, program, &change)?)
 }
 
 fn number<T: std::str::FromStr>(word: Option<&String>) -> Result<Option<T>, Failure> {

@@ -42,6 +42,7 @@ pub mod launch;
 mod mailbox;
 mod mapping;
 pub mod metrics;
+mod prefetch;
 pub mod sandbox;
 pub mod shard;
 pub mod tcp;

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +68,17 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that reading a file of settings again needs.
-pub const FOR_RELOAD: &[libc::c_long] = &[
-    libc::SYS_openat,
+/// Files that a server may still open by their names. What io_uring opens is not seen by seccomp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opens {
+    /// None, unless the list of further system calls has `openat`.
+    Nothing,
+    /// Any, for reading alone: a file of settings is read again.
+    ForReading,
+}
+
+/// System calls for [`Opens::ForReading`], beside `openat` itself.
+const FOR_READING: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -102,18 +113,34 @@ fn keep_capabilities(kept: CapabilitySet) -> Result<(), SandboxError> {
     rustix::thread::set_capabilities(None, left).map_err(failed)
 }
 
-/// Lets all threads of the process make only the system calls that a running server needs, and
-/// those of `extra`. Others fail with EPERM.
+/// Flags of `openat` (open(2)) by which a file is written, made or emptied. `O_TMPFILE` needs one
+/// of the first two.
+const WRITES: libc::c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+
+/// `openat` without any of [`WRITES`] among its flags, which are the third argument.
+fn opens_for_reading() -> Result<SeccompRule, BackendError> {
+    let mask = u64::try_from(WRITES).unwrap_or(u64::MAX);
+    let reads = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), 0)?;
+    SeccompRule::new(vec![reads])
+}
+
+/// Lets all threads of the process make only the system calls that a running server needs, those of
+/// `extra`, and those that open what `opens` says. Others fail with EPERM.
 ///
 /// # Errors
 /// The kernel lacks seccomp or refuses.
-pub fn restrict_system_calls(extra: &[libc::c_long]) -> Result<(), SandboxError> {
+pub fn restrict_system_calls(extra: &[libc::c_long], opens: Opens) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Filter(error.to_string());
-    let rules: BTreeMap<i64, Vec<_>> = ALLOWED
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
         .iter()
         .chain(extra)
         .map(|&call| (call, Vec::new()))
         .collect();
+    if opens == Opens::ForReading {
+        rules.extend(FOR_READING.iter().map(|&call| (call, Vec::new())));
+        let rule = opens_for_reading().map_err(|error| failed(&error))?;
+        rules.insert(libc::SYS_openat, vec![rule]);
+    }
     let target = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let eperm = u32::try_from(libc::EPERM).unwrap_or(1);
     let filter = SeccompFilter::new(
@@ -125,6 +152,6 @@ pub fn restrict_system_calls(extra: &[libc::c_long]) -> Result<(), SandboxError>
     .map_err(|error| failed(&error))?;
     let program: BpfProgram = filter
         .try_into()
-        .map_err(|error: seccompiler::BackendError| failed(&error))?;
+        .map_err(|error: BackendError| failed(&error))?;
     seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
 }

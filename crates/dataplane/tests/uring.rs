@@ -79,6 +79,11 @@ struct Server {
 }
 
 fn start(shards: u8, flows_max: usize) -> Option<Server> {
+    start_with(shards, flows_max, |_| {})
+}
+
+/// The same with settings that `change` makes.
+fn start_with(shards: u8, flows_max: usize, change: fn(&mut UringConfig)) -> Option<Server> {
     let plane: EchoPlane = Arc::new(Plane::new(shards, 1).unwrap());
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
@@ -91,12 +96,14 @@ fn start(shards: u8, flows_max: usize) -> Option<Server> {
         threads.push(std::thread::spawn(move || {
             let owners = Arc::clone(&plane);
             let owns = move |group| owners.groups.owner(group) == id;
-            let backend = Uring::new(UringConfig {
+            let mut config = UringConfig {
                 listeners,
                 flows_max,
                 owns_group: Some(Box::new(owns) as OwnsGroup),
                 ..UringConfig::default()
-            });
+            };
+            change(&mut config);
+            let backend = Uring::new(config);
             let Ok(backend) = backend else {
                 ready.send(false).unwrap();
                 return Echo::default();
@@ -148,6 +155,56 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 #[test]
 fn bytes_come_back_in_order_from_many_connections() {
     let Some(server) = start(1, 1000) else { return };
+    exchange_many(&server);
+    server.stop();
+}
+
+/// Settings that are there to be measured.
+const SETTINGS: [fn(&mut UringConfig); 3] = [
+    |config| config.submission_thread_idle = Some(Duration::from_millis(50)),
+    |config| config.registers_sockets = true,
+    |config| config.receive_buffers = 32,
+];
+
+#[test]
+fn bytes_come_back_in_order_with_other_settings() {
+    for setting in SETTINGS {
+        let Some(server) = start_with(1, 1000, setting) else {
+            return;
+        };
+        exchange_many(&server);
+        // The submission thread sleeps after a while, and is woken.
+        std::thread::sleep(Duration::from_millis(200));
+        exchange_many(&server);
+        server.stop();
+    }
+}
+
+/// A registered socket is held by the ring as well, and its place is used again.
+#[test]
+fn a_registered_socket_is_closed_with_its_flow() {
+    let Some(server) = start_with(1, 4, |config| config.registers_sockets = true) else {
+        return;
+    };
+    for round in 0..50 {
+        let mut streams: Vec<TcpStream> = (0..3)
+            .map(|_| TcpStream::connect(server.address).unwrap())
+            .collect();
+        for stream in &mut streams {
+            stream
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            stream.write_all(b"x").unwrap();
+            let mut answer = [0];
+            stream.read_exact(&mut answer).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut answer).unwrap(), 0, "round {round}");
+        }
+    }
+    server.stop();
+}
+
+fn exchange_many(server: &Server) {
     let clients: Vec<_> = (0..8)
         .map(|seed| {
             let address = server.address;
@@ -167,7 +224,6 @@ fn bytes_come_back_in_order_from_many_connections() {
     for client in clients {
         client.join().unwrap();
     }
-    server.stop();
 }
 
 #[test]

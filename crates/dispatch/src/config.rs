@@ -9,6 +9,7 @@ use tuner::SpecError;
 use tuner::spec::{Source, is_line};
 
 use crate::error::Error;
+use crate::hex::bytes_of_hex;
 
 /// Where NATS is, and who we are to it.
 #[derive(Clone, Debug, Deserialize)]
@@ -114,7 +115,7 @@ impl WorkerConfig {
         let source = Source::read(path)?;
         let config: Self = source.parse()?;
         for (index, key) in config.coordinator_keys.iter().enumerate() {
-            if crate::signing::bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
+            if bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
                 let why = "a key is 64 hexadecimal digits, as in the file signing.pub of `slackline serve`";
                 return Err(source
                     .error(&format!("coordinator_keys[{index}]"), why)

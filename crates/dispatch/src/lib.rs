@@ -14,6 +14,7 @@
 mod config;
 mod connection;
 mod error;
+mod hex;
 mod office;
 mod signing;
 pub mod worker;

@@ -9,24 +9,12 @@ use tuner::spec::{CheckedSpec, Spec};
 
 use crate::config::{Allow, WorkerConfig};
 use crate::error::Error;
+use crate::hex::{bytes_of_hex, hex};
 
 /// Header of the public key, in hexadecimal digits.
 pub(crate) const KEY_HEADER: &str = "Slackline-Key";
 /// Header of the signature of the body, in hexadecimal digits.
 pub(crate) const SIGNATURE_HEADER: &str = "Slackline-Signature";
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim().as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.chunks(2).map(byte).collect()
-}
 
 /// A coordinator's key.
 pub(crate) struct Signer {

@@ -1,23 +1,10 @@
-//! Where a process is in the hierarchy of the cpu controller, which threads are below a group, and
-//! which of the group and its ancestors limits it most.
+//! Where a process is in the hierarchy of the cpu controller, and which threads are below a group.
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
+use crate::cgroup::{CgroupVersion, Hierarchies, check_group};
 use crate::error::HostError;
 use crate::roots::{Roots, read_text};
-
-/// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest
-/// cores.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TightestQuota {
-    /// The group that has it.
-    pub group: String,
-    /// The quota.
-    pub quota: CpuQuota,
-}
 
 /// The group of a process, as seen by the cpu controller: a path such as
 /// `system.slice/nginx.service`, empty for the root.
@@ -215,112 +202,12 @@ pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The limit that counts for a group; `None` where neither it nor an ancestor has one.
-///
-/// # Errors
-///
-/// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist,
-/// [`HostError::Parse`].
-pub fn tightest_quota(roots: &Roots, group: &str) -> Result<Option<TightestQuota>, HostError> {
-    tightest_quota_in(&Hierarchies::of(roots), group)
-}
-
-/// As [`tightest_quota`], for one who asks for many groups.
-///
-/// # Errors
-///
-/// As [`tightest_quota`].
-pub fn tightest_quota_in(
-    hierarchies: &Hierarchies,
-    group: &str,
-) -> Result<Option<TightestQuota>, HostError> {
-    check_group(group)?;
-    let mut tightest: Option<TightestQuota> = None;
-    let mut current = group.trim_matches('/');
-    // The root group has no quota of its own.
-    while !current.is_empty() {
-        let quota = match CpuQuota::read_in(hierarchies, current) {
-            // Nor one that is not given the controller; those above it may have one.
-            Err(HostError::NotPassedOn { .. }) => None,
-            quota => Some(quota?),
-        };
-        let fewer = |quota: &CpuQuota| {
-            let tightest = tightest.as_ref();
-            quota.quota_us.is_some()
-                && tightest.is_none_or(|other| quota.cores() < other.quota.cores())
-        };
-        if let Some(quota) = quota.filter(fewer) {
-            tightest = Some(TightestQuota {
-                group: current.to_owned(),
-                quota,
-            });
-        }
-        current = current.rsplit_once('/').map_or("", |(parent, _)| parent);
-    }
-    Ok(tightest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cgroup::tests::fake;
 
     const V2: &str = "sys/fs/cgroup/cgroup.controllers";
-
-    #[test]
-    fn on_v2_the_tightest_ancestor_counts() {
-        let (_dir, roots) = fake(&[
-            (V2, "cpu memory\n"),
-            ("sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
-            ("sys/fs/cgroup/a/cpu.max.burst", "20000\n"),
-            ("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
-            ("sys/fs/cgroup/a/b/cpu.max.burst", "0\n"),
-            ("sys/fs/cgroup/free/cpu.max", "max 100000\n"),
-        ]);
-        let found = tightest_quota(&roots, "a/b").unwrap().unwrap();
-        assert_eq!(
-            (found.group.as_str(), found.quota.burst_us),
-            ("a", Some(20_000))
-        );
-        assert_eq!(found.quota.quota_us, Some(150_000));
-        assert_eq!(tightest_quota(&roots, "free").unwrap(), None);
-        assert!(matches!(
-            tightest_quota(&roots, "none"),
-            Err(HostError::Absent { .. })
-        ));
-    }
-
-    /// `DefaultCPUAccounting=no`, say: systemd passes on what a unit asks for, and no more.
-    #[test]
-    fn on_v2_a_group_without_the_controller_has_the_limits_above_it() {
-        let (_dir, roots) = fake(&[
-            (V2, "cpu memory\n"),
-            ("sys/fs/cgroup/a.slice/cpu.max", "150000 100000\n"),
-            ("sys/fs/cgroup/a.slice/b.service/cpu.stat", "usage_usec 1\n"),
-            ("sys/fs/cgroup/b.slice/b.service/cpu.stat", "usage_usec 1\n"),
-        ]);
-        let found = tightest_quota(&roots, "a.slice/b.service").unwrap();
-        assert_eq!(found.unwrap().group, "a.slice");
-        let free = tightest_quota(&roots, "b.slice/b.service").unwrap();
-        assert_eq!(free, None);
-        let error = CpuQuota::read(&roots, "a.slice/b.service").unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("a.slice/cgroup.subtree_control") && error.is_missing_privilege(),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn on_v1_burst_may_be_missing() {
-        let (_dir, roots) = fake(&[
-            ("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "50000\n"),
-            ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
-        ]);
-        let found = tightest_quota(&roots, "/a/").unwrap().unwrap();
-        assert_eq!(found.quota.burst_us, None);
-        assert_eq!(found.quota.quota_us, Some(50_000));
-    }
 
     #[test]
     fn services_are_found_by_name_with_all_that_is_below_them() {

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ use crate::cpus::parse_cpu_list;
 use crate::debugfs;
 use crate::egress;
 use crate::error::HostError;
-use crate::journal::replace_or_write;
-use crate::roots::{Roots, read_text, write_text};
+use crate::files::replace_or_write;
+use crate::roots::{Roots, check_relative, read_text, write_text};
 use crate::sched::{SchedAttribute, SchedThreads};
 
 /// Something that can be read and written as text.
@@ -377,25 +377,6 @@ fn sysctl_path(name: &str) -> PathBuf {
     PathBuf::from(name.chars().map(swap).collect::<String>())
 }
 
-pub(crate) fn check_relative(name: &str, path: &Path) -> Result<(), HostError> {
-    let why = if name.is_empty() {
-        "it is empty"
-    } else if name.contains(['\0', '\n']) {
-        "it has a control character"
-    } else if path
-        .components()
-        .any(|part| !matches!(part, Component::Normal(_)))
-    {
-        "it has to stay below its directory (no leading /, no .. )"
-    } else {
-        return Ok(());
-    };
-    Err(HostError::InvalidName {
-        name: name.to_owned(),
-        why,
-    })
-}
-
 /// One line: the selected word of a choice, or the words with single spaces between. Several lines:
 /// only the end is trimmed.
 pub(crate) fn normalise(text: &str) -> String {
@@ -448,6 +429,13 @@ pub(crate) fn is_taken_as(wanted: &str, found: &str) -> bool {
         _ => false,
     };
     wanted == found || is_prefix() || is_bool() || is_size() || is_cpu_list()
+}
+
+/// Whether two readings of a knob are the same state: a v1 group is FREEZING until its last thread
+/// has stopped.
+pub(crate) fn is_same_state(left: &str, found: &str) -> bool {
+    let settled = |text: &str| if text == "FREEZING" { "FROZEN" } else { text }.to_owned();
+    settled(left) == settled(found)
 }
 
 fn size_bytes(text: &str) -> Option<u64> {

@@ -14,11 +14,13 @@ mod boot;
 mod cgroup_sample;
 mod cgroup_tree;
 mod clock;
+mod cpu_quota;
 mod cpu_time;
 mod cpus;
 mod debugfs;
 mod egress;
 mod error;
+mod files;
 mod knob;
 mod lock;
 mod machine;
@@ -40,22 +42,23 @@ pub use actuator::{
     cpu_list,
 };
 pub use boot::{BootSetting, boot_setting};
-pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
+pub use cgroup::{CgroupLayout, CgroupVersion, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{
-    ServiceGroup, TightestQuota, group_of, group_of_path, processes_below, processes_in,
-    service_groups, threads_below, tightest_quota, tightest_quota_in,
+    ServiceGroup, group_of, group_of_path, processes_below, processes_in, service_groups,
+    threads_below,
 };
 pub use clock::own_cpu_s;
+pub use cpu_quota::{CpuQuota, TightestQuota, tightest_quota, tightest_quota_in};
 pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use egress::egress_bytes;
 pub use error::HostError;
-pub use hsperf::{HsPerf, JvmSample};
-pub use journal::{
-    Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable,
-    fingerprint, is_same_file, replace_private, replace_synced, target,
+pub use files::{
+    check_replaceable, fingerprint, is_same_file, replace_private, replace_synced, target,
 };
+pub use hsperf::{HsPerf, JvmSample};
+pub use journal::{Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem};
 pub use knob::{Knob, is_no_limit};
 pub use lock::{GivesWay, Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};

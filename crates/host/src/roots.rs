@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::{HostError, is_absence};
 
@@ -140,6 +140,26 @@ pub(crate) mod fake_kernel {
             |text| format!("{text}\n").into_bytes(),
         ))
     }
+}
+
+/// Rejects names that would lead out of their tree.
+pub(crate) fn check_relative(name: &str, path: &Path) -> Result<(), HostError> {
+    let why = if name.is_empty() {
+        "it is empty"
+    } else if name.contains(['\0', '\n']) {
+        "it has a control character"
+    } else if path
+        .components()
+        .any(|part| !matches!(part, Component::Normal(_)))
+    {
+        "it has to stay below its directory (no leading /, no .. )"
+    } else {
+        return Ok(());
+    };
+    Err(HostError::InvalidName {
+        name: name.to_owned(),
+        why,
+    })
 }
 
 #[cfg(test)]

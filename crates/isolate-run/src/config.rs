@@ -292,25 +292,7 @@ impl Config {
             }
         }
         let policy = file.policy;
-        if !(50.0..=10_000.0).contains(&policy.step_ms) {
-            return Err(source.error("policy.step_ms", "must be between 50 and 10000"));
-        }
-        if !(1.0..=100.0).contains(&policy.suppress_percent) {
-            return Err(source.error("policy.suppress_percent", "must be between 1 and 100"));
-        }
-        if policy.name == Policy::Static && policy.fixed == FixedSettings::default() {
-            let why = "the policy static needs settings: static = { cpu_idle = true }";
-            return Err(source.error("policy.static", why));
-        }
-        for (key, cores) in [
-            ("quota_cores", policy.fixed.quota_cores),
-            ("service_quota_cores", policy.fixed.service_quota_cores),
-        ] {
-            if !cores.is_none_or(|cores| cores >= 0.01) {
-                let why = "the kernel's least quota is 1 ms in 100 ms: 0.01 cores";
-                return Err(source.error(&format!("policy.static.{key}"), why));
-            }
-        }
+        check_policy(source, &policy)?;
         Ok(Self {
             services,
             best_effort,
@@ -327,6 +309,30 @@ impl Config {
             suppress_share: self.policy.suppress_percent / 100.0,
         }
     }
+}
+
+/// The settings of a policy are in their ranges.
+fn check_policy(source: &Source, policy: &PolicyConfig) -> Result<(), SpecError> {
+    if !(50.0..=10_000.0).contains(&policy.step_ms) {
+        return Err(source.error("policy.step_ms", "must be between 50 and 10000"));
+    }
+    if !(1.0..=100.0).contains(&policy.suppress_percent) {
+        return Err(source.error("policy.suppress_percent", "must be between 1 and 100"));
+    }
+    if policy.name == Policy::Static && policy.fixed == FixedSettings::default() {
+        let why = "the policy static needs settings: static = { cpu_idle = true }";
+        return Err(source.error("policy.static", why));
+    }
+    for (key, cores) in [
+        ("quota_cores", policy.fixed.quota_cores),
+        ("service_quota_cores", policy.fixed.service_quota_cores),
+    ] {
+        if !cores.is_none_or(|cores| cores >= 0.01) {
+            let why = "the kernel's least quota is 1 ms in 100 ms: 0.01 cores";
+            return Err(source.error(&format!("policy.static.{key}"), why));
+        }
+    }
+    Ok(())
 }
 
 fn one_of(

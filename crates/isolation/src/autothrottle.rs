@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::controller::{Controller, Every, Outbox};
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::harm::{HarmMemory, load_step_near};
 use crate::numbers::number;
 use crate::observation::{Observation, ServiceSeen};
-use crate::policy::{Controller, Every, Outbox};
 use crate::tail::Verdict;
 
 /// Ten quota periods of 100 ms (the paper's N).

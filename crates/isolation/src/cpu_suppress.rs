@@ -2,9 +2,9 @@
 //! what 65 % of the machine's CPU leaves over the use of services and system. It never looks at a
 //! latency.
 
+use crate::controller::{Controller, Every, Outbox};
 use crate::decision::{Decision, Reason, Setting};
 use crate::observation::Observation;
-use crate::policy::{Controller, Every, Outbox};
 
 /// koordlet's `CPUSuppressIntervalSeconds`.
 const INTERVAL_S: f64 = 1.0;

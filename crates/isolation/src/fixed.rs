@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::controller::{Controller, Outbox};
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
-use crate::policy::{Controller, Outbox};
 
 /// The settings that the policy `static` writes. A setting that you leave out does not change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

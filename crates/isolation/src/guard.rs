@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::controller::{Controller, Outbox};
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
-use crate::policy::{Controller, Outbox, PolicySettings};
+use crate::policy::PolicySettings;
 
 /// Between two steps less time passes, save when the machine stood still or the process was
 /// stopped.

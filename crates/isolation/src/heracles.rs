@@ -4,13 +4,13 @@
 //! One departure: read literally, the paper's branches on slack run only for a load between 0.80
 //! and 0.85. Here the slack is judged independently of the load.
 
+use crate::controller::{Controller, Every, Outbox};
 use crate::decision::{Decision, Reason, Setting};
+use crate::evidence::Evidence;
 use crate::harm::load_step;
 use crate::network::batch_egress_mbit;
 use crate::numbers::{number, whole};
 use crate::observation::Observation;
-use crate::policy::{Controller, Every, Outbox};
-use crate::slackline::Evidence;
 
 const TOP_S: f64 = 15.0;
 const CORES_S: f64 = 2.0;

@@ -30,8 +30,10 @@
 
 mod autothrottle;
 mod ceiling;
+mod controller;
 mod cpu_suppress;
 mod decision;
+mod evidence;
 mod fixed;
 mod guard;
 mod harm;
@@ -49,11 +51,12 @@ mod slackline;
 mod tail;
 
 pub use ceiling::{Ceiling, ceiling};
+pub use controller::Controller;
 pub use decision::{Decision, Reason, Setting, Subject};
 pub use fixed::FixedSettings;
 pub use guard::guarded;
 pub use observation::{GroupSeen, MachineSeen, Observation, ServiceSeen};
 pub use plant::{Antagonist, Plant, PlantModel, ServiceModel};
-pub use policy::{Controller, Policy, PolicySettings};
+pub use policy::{Policy, PolicySettings};
 pub use simulation::{Simulated, SimulatedRow, Simulation, simulate};
 pub use tail::{Tail, Verdict};

@@ -3,10 +3,10 @@
 //! slack, best-effort work gets more. A step that did not help turns the wheel; a step that did
 //! harm is undone at once.
 
+use crate::controller::{Controller, Every, Outbox};
 use crate::decision::{Decision, Reason, Setting};
 use crate::numbers::whole;
 use crate::observation::Observation;
-use crate::policy::{Controller, Every, Outbox};
 
 /// The paper's interval between adjustments is 500 ms for latencies of milliseconds.
 const STEP_S: f64 = 0.5;

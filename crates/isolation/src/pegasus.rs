@@ -1,9 +1,9 @@
 //! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while
 //! best-effort work is off or absent, because Heracles' power loop would fight with it.
 
+use crate::controller::{Controller, Every, Outbox};
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
-use crate::policy::{Controller, Every, Outbox};
 
 /// How often it acts. The paper polls latency every second.
 const STEP_S: f64 = 1.0;

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use crate::autothrottle::LEAST_CORES;
+use crate::controller::Outbox;
 use crate::decision::{Decision, Reason, Setting, Subject};
+use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
 use crate::observation::{Observation, ServiceSeen};
-use crate::policy::Outbox;
-use crate::slackline::Evidence;
 use crate::tail::Verdict;
 
 /// After an act the queues drain.

@@ -14,14 +14,15 @@
 //! One act a step. With no best-effort group it gives back the service's own reserved cores
 //! ([`crate::reclaim`]).
 
+use crate::controller::{Controller, Outbox};
 use crate::decision::{Decision, Reason, Setting};
+use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
 use crate::network::batch_egress_mbit;
 use crate::numbers::number;
 use crate::observation::Observation;
-use crate::policy::{Controller, Outbox};
 use crate::reclaim::Reclaim;
-use crate::tail::{Tail, Verdict};
+use crate::tail::Verdict;
 
 /// After an act the service's queues drain: what is measured in this time counts for nobody.
 const SETTLE_S: f64 = 0.5;
@@ -70,39 +71,6 @@ const EGRESS_FALL: f64 = 0.006;
 /// objective's windows, and each further time twice as long, up to the longest wait.
 const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
 const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
-
-/// The requests since the last act.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Evidence {
-    requests: u64,
-    above: u64,
-    has_counts: bool,
-    weighted_ms: f64,
-    worst_waiting: f64,
-}
-
-impl Evidence {
-    pub(crate) fn add(&mut self, tail: &Tail, waiting: f64) {
-        self.has_counts = tail.above.is_some() && (self.requests == 0 || self.has_counts);
-        self.requests += tail.requests;
-        self.above += tail.above.unwrap_or(0);
-        self.weighted_ms += number(tail.requests) * tail.latency_ms;
-        self.worst_waiting = self.worst_waiting.max(waiting);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requests == 0
-    }
-
-    pub(crate) fn tail(&self, quantile: f64) -> Tail {
-        Tail {
-            quantile,
-            latency_ms: self.weighted_ms / number(self.requests.max(1)),
-            requests: self.requests,
-            above: self.has_counts.then_some(self.above),
-        }
-    }
-}
 
 /// The fast loop's threshold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,7 +159,7 @@ impl Slackline {
     fn least_slack(&self, seen: &Observation) -> f64 {
         let with_requests = self.evidence.iter().zip(&seen.services);
         let slacks = with_requests
-            .filter(|(evidence, _)| evidence.requests > 0)
+            .filter(|(evidence, _)| !evidence.is_empty())
             .map(|(evidence, service)| evidence.tail(0.99).slack(service.objective_ms));
         slacks.fold(f64::INFINITY, f64::min)
     }
@@ -204,7 +172,7 @@ impl Slackline {
             let Some(window) = service.window else {
                 return (Verdict::Unclear, false);
             };
-            if window.requests == 0 && evidence.requests == 0 {
+            if window.requests == 0 && evidence.is_empty() {
                 // Nobody asks: nobody is harmed.
                 may_grow &= age_s >= service.window_s;
                 continue;
@@ -474,6 +442,7 @@ impl Controller for Slackline {
 mod tests {
     use super::*;
     use crate::observation::{GroupSeen, ServiceSeen};
+    use crate::tail::Tail;
 
     /// A second of 1,000 requests, `above` of which were too slow.
     fn seen(above: u64, waiting: f64) -> Observation {

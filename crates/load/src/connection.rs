@@ -3,27 +3,9 @@
 use rustix::fd::OwnedFd;
 use rustls::ClientConnection;
 
-use crate::engine::Answered;
 use crate::http1::Answer;
 use crate::http2::Session;
-
-/// A request that a connection was given.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
-    /// By which its answer is known.
-    pub(crate) ticket: u32,
-    /// Its place in the list of requests.
-    pub(crate) request: usize,
-}
-
-impl Job {
-    pub(crate) fn failed(self, why: &str) -> Answered {
-        Answered {
-            ticket: self.ticket,
-            result: Err(why.to_owned()),
-        }
-    }
-}
+use crate::job::Job;
 
 /// A place for a connection: open, or not.
 #[derive(Debug, Default)]

@@ -7,6 +7,13 @@ use hdrhistogram::Histogram;
 use crate::machine::{Sample, Traffic};
 use crate::second::{Cause, LATE_NS, LATE_SHARE};
 
+/// What kinds of errors are called that came of an answer, of waiting for one, or of the
+/// generator's own limits.
+pub(crate) const STATUS: &str = "status ";
+pub(crate) const NO_ANSWER: &str = "no answer in time";
+pub(crate) const NEVER_SENT: &str = "never sent: every connection was busy to the end";
+pub(crate) const NO_PORT: &str = "no local port is free for another connection";
+
 /// The longest latency that is told apart: ten minutes.
 const LATENCY_MAX_US: u64 = 600_000_000;
 /// Three digits of every latency are exact.
@@ -208,7 +215,7 @@ impl Counts {
     pub(crate) fn error_kinds(&self) -> BTreeMap<String, u64> {
         let mut kinds = self.errors.clone();
         for (status, count) in &self.statuses {
-            kinds.insert(format!("{}{status}", crate::report::STATUS), *count);
+            kinds.insert(format!("{}{status}", STATUS), *count);
         }
         kinds
     }

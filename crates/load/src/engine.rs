@@ -5,10 +5,9 @@
 use std::ops::Range;
 
 use crate::arrivals::{Due, Schedule};
-use crate::counts::{Counts, RequestTimes, Times};
+use crate::counts::{Counts, NEVER_SENT, NO_ANSWER, RequestTimes, Times};
 use crate::machine::{Sample, Traffic};
 use crate::pacer::{Ns, Pacer};
-use crate::report::{NEVER_SENT, NO_ANSWER};
 use crate::second::Facts;
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -15,7 +15,7 @@ use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Job;
+use crate::job::Job;
 use crate::wire::Image;
 
 /// How much of an answer may be on its way: large enough that no answer of a load test waits for

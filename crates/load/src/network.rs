@@ -10,9 +10,11 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-use crate::connection::{Connection, Job};
+use crate::connection::Connection;
+use crate::counts::NO_PORT;
 use crate::engine::{Answered, World};
 use crate::http2::{Ended, Session};
+use crate::job::Job;
 use crate::service::Service;
 use crate::{endpoint::Address, machine};
 
@@ -713,7 +715,7 @@ fn connect(address: &Address) -> Result<(OwnedFd, bool), Errno> {
 /// What went wrong, in a few words that many requests have in common.
 fn words(error: io::Error) -> String {
     if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
-        return crate::report::NO_PORT.to_owned();
+        return NO_PORT.to_owned();
     }
     match error.kind().to_string() {
         // The standard library has no word for it; the error itself has.

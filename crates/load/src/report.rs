@@ -5,16 +5,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::counts::{Counts, Times};
+use crate::counts::{Counts, NO_ANSWER, NO_PORT, STATUS, Times};
 use crate::machine::Neighbours;
 use crate::second::{Cause, are_many, had_no_cpu};
-
-/// What kinds of errors are called that came of an answer, of waiting for one, or of the
-/// generator's own limits.
-pub(crate) const STATUS: &str = "status ";
-pub(crate) const NO_ANSWER: &str = "no answer in time";
-pub(crate) const NEVER_SENT: &str = "never sent: every connection was busy to the end";
-pub(crate) const NO_PORT: &str = "no local port is free for another connection";
 
 /// A loop that waits for less than this share of the time is at its limit: a closed loop, or an
 /// open one whose requests wait for connections, then measures its generator.

@@ -1,9 +1,10 @@
 //! The service as a run needs it: addresses looked up, requests written, TLS set up.
 
+use crate::Error;
 use crate::endpoint::Address;
+use crate::plan::Plan;
 use crate::tls::Tls;
 use crate::wire::Image;
-use crate::{Error, Plan};
 
 /// Everything about the service that does not change in a run; all threads share it.
 #[derive(Debug)]

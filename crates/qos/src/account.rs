@@ -95,6 +95,9 @@ pub(crate) struct Book {
 pub(crate) struct Judged {
     /// The percentile that says how the device is, in microseconds.
     pub(crate) seen_us: Option<f64>,
+    /// The share of requests above the objective, times the window's length in seconds, of which
+    /// the last second counts.
+    pub(crate) late_s: f64,
     pub(crate) requests: u32,
 }
 
@@ -361,12 +364,13 @@ impl Account {
         self.window_in_deficit.store(self.in_deficit(), Relaxed);
     }
 
-    /// Counts a latency. The thread whose request makes the window full judges it, with `scratch`
-    /// to count in.
+    /// Counts a latency. The thread whose request makes the window full judges it by the objective,
+    /// with `scratch` to count in.
     pub(crate) fn completed(
         &self,
         now_ns: u64,
         (latency_ns, on_device_ns): (u64, u64),
+        objective_us: f64,
         scratch: &mut Window,
     ) -> Option<Judged> {
         let (is_alone, now) = (self.is_alone, position(now_ns));
@@ -391,15 +395,20 @@ impl Account {
         self.p95_us.store(p95_us.unwrap_or(0.0).to_bits(), Relaxed);
         // Who asks for more than it reserved waits for its own tokens. That is no sign of a slow
         // device, but the time on the device is a sign.
-        let mut seen_us = p95_us;
+        let mut seen = (p95_us, scratch.share_above(objective_us));
         if let Some(on_device) = self.on_device.get() {
             on_device.drain(is_alone, scratch);
             if self.window_in_deficit.load(Relaxed) {
-                seen_us = scratch.p95_us();
+                seen = (scratch.p95_us(), scratch.share_above(objective_us));
             }
         }
         self.window_in_deficit.store(self.in_deficit(), Relaxed);
-        Some(Judged { seen_us, requests })
+        let (seen_us, late_share) = seen;
+        Some(Judged {
+            seen_us,
+            late_s: late_share * (age as f64 / 1e9).min(1.0),
+            requests,
+        })
     }
 
     /// The 95th percentile in the last full window, in microseconds, if it is not too old.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::account::{Account, State, position};
+use crate::account::{Account, Judged, State, position};
 use crate::admission::{Admission, Refused};
-use crate::feedback::Feedback;
+use crate::feedback::{Feedback, Seen};
 use crate::learning::{Finding, Learner};
 use crate::notice::{Notice, Notices};
 use crate::word::Word;
@@ -70,6 +70,8 @@ pub struct Device {
     is_quiet: AtomicBool,
     /// Worst ratio of 95th percentile to objective since the last step, in millionths; 0: none.
     worst: AtomicU64,
+    /// The most of a second's requests above the objective since the last step, in millionths.
+    late: AtomicU64,
     /// Number of reads and their 95th percentile in microseconds, of the fullest window.
     lesson: AtomicU64,
     spent_tokens: Word,
@@ -205,6 +207,7 @@ impl Device {
             written_at_ns: AtomicU64::new(0),
             is_quiet: AtomicBool::new(false),
             worst: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             lesson: AtomicU64::new(0),
             spent_tokens: Word::default(),
         };
@@ -353,7 +356,7 @@ impl Device {
     pub fn set_model(&self, model: Option<DeviceModel>) {
         let mut control = self.control();
         control.calibrate(model);
-        for measured in [&self.worst, &self.lesson] {
+        for measured in [&self.worst, &self.late, &self.lesson] {
             measured.store(0, Relaxed);
         }
         self.publish(&control);
@@ -537,12 +540,15 @@ impl Device {
         }
     }
 
-    /// Reports a full window of a latency-critical tenant that keeps to its reservation.
-    pub(crate) fn report(&self, ratio: f64, reads: u32, p95_us: f64) {
-        self.worst.fetch_max(rounded(ratio * 1e6), Relaxed);
+    /// Reports a full window of a latency-critical tenant.
+    pub(crate) fn report(&self, judged: &Judged, objective_us: f64) {
+        let Some(p95_us) = judged.seen_us else { return };
+        self.worst
+            .fetch_max(rounded(p95_us / objective_us * 1e6), Relaxed);
+        self.late.fetch_max(rounded(judged.late_s * 1e6), Relaxed);
         let p95_us = rounded(p95_us).min(u64::from(u32::MAX));
         self.lesson
-            .fetch_max(u64::from(reads) << 32 | p95_us, Relaxed);
+            .fetch_max(u64::from(judged.requests) << 32 | p95_us, Relaxed);
     }
 
     pub(crate) fn spent(&self, tokens: u64) {
@@ -566,9 +572,11 @@ impl Device {
             return;
         };
         let worst = self.worst.swap(0, Relaxed);
-        control
-            .feedback
-            .step((worst > 0).then(|| worst as f64 / 1e6));
+        let late = self.late.swap(0, Relaxed);
+        control.feedback.step(Seen {
+            worst: (worst > 0).then(|| worst as f64 / 1e6),
+            late_s: late as f64 / 1e6,
+        });
         let written_ns = self.written_at_ns.load(Relaxed);
         self.is_quiet
             .store(now_ns.saturating_sub(written_ns) > QUIET_NS, Relaxed);

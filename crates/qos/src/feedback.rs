@@ -6,9 +6,13 @@
 /// distance to the objective covers the scatter of the windows' 95th percentiles, which differs
 /// from device to device, and is found by stochastic approximation (Robbins and Monro, 1951).
 const AIM: (f64, f64) = (0.5, 0.9);
-/// The share of windows that may be above the objective. Such windows are a tenth of a second, and
-/// a second with one of them still holds most of the time.
+/// The share of steps that may find the objective in danger.
 const ABOVE_SHARE: f64 = 0.02;
+/// The objective is in danger once so many of the last second's reads were above it. At 0.05 it is
+/// broken.
+const LATE: f64 = 0.04;
+/// Steps of a second.
+const SECOND: usize = 10;
 /// How far one window moves the aim, as a logarithm.
 const AIM_STEP: f64 = 0.1;
 /// Between these shares of the aim nothing changes.
@@ -16,11 +20,15 @@ const HOLD: (f64, f64) = (0.94, 1.04);
 /// The smallest and the largest share of the calibrated rate that is given out. Above the
 /// calibration the device is in a region that nobody measured at this latency.
 const FACTOR: (f64, f64) = (0.1, 1.3);
-/// A step up where nobody knows what the device bears. It is small, so that the tail passes the
-/// objective slowly and seldom.
-const UP: f64 = 0.005;
-/// The largest step down.
+/// A step up where nobody knows what the device bears: 2 % a second.
+const UP: f64 = 0.002;
+/// Steps without danger before the first such step, the least and the most. If the objective is in
+/// danger again within twice that time, the time doubles: each such search costs a second, and on
+/// most devices what was too much once stays too much for a while.
+const WAIT: (u32, u32) = (10, 640);
+/// The largest and the smallest step down.
 const DOWN_MOST: f64 = 0.7;
+const DOWN_LEAST: f64 = 0.98;
 /// A tail that passes the objective by so much at once is that of a device that stood still: the
 /// rate rises too slowly for that.
 const STALL: f64 = 3.0;
@@ -39,9 +47,24 @@ pub(crate) struct Feedback {
     aim: f64,
     /// Up to here the way up is quick.
     known: f64,
-    /// Steps in a row with a tail above the objective, and the factor before the first of them.
+    /// Steps in a row that found the objective in danger, and the factor before the first of them.
     above: u32,
     before: f64,
+    /// Steps since the objective was in danger, and how many it takes to go on upwards.
+    calm: u32,
+    wait: u32,
+    /// Share of a second's reads that were above the objective in each of the last steps, since the
+    /// last one that found it in danger.
+    late_s: [f64; SECOND],
+}
+
+/// What the windows that ended since the last step showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// The worst ratio of measured 95th percentile to objective; `None`: nothing was measured.
+    pub(crate) worst: Option<f64>,
+    /// The most of a second's reads that were above the objective, as a share.
+    pub(crate) late_s: f64,
 }
 
 impl Feedback {
@@ -52,6 +75,9 @@ impl Feedback {
             known: 0.0,
             above: 0,
             before: 1.0,
+            calm: 0,
+            wait: WAIT.0,
+            late_s: [0.0; SECOND],
         }
     }
 
@@ -59,22 +85,38 @@ impl Feedback {
         self.factor
     }
 
-    /// Takes the worst ratio of measured 95th percentile to objective since the last step; `None`:
-    /// nothing was measured, which changes nothing.
-    pub(crate) fn step(&mut self, worst: Option<f64>) {
-        let Some(worst) = worst.filter(|worst| worst.is_finite()) else {
+    /// Takes what was measured since the last step. Nothing measured changes nothing.
+    pub(crate) fn step(&mut self, seen: Seen) {
+        self.late_s.rotate_right(1);
+        self.late_s[0] = seen.late_s;
+        let Some(worst) = seen.worst.filter(|worst| worst.is_finite()) else {
             return;
         };
-        let is_above = worst > 1.0;
+        self.calm = self.calm.saturating_add(1);
+        let is_above = self.late_s.iter().sum::<f64>() > LATE;
+        if is_above {
+            // What was before the step down says nothing about what follows it.
+            self.late_s = [0.0; SECOND];
+        }
         self.above = if is_above { self.above + 1 } else { 0 };
         if self.above == 1 {
             self.before = self.factor;
-            self.known = match worst > STALL {
-                true => self.known.max(self.factor),
-                false => KNOWN * self.factor,
-            };
+            if worst > STALL {
+                self.known = self.known.max(self.factor);
+            } else {
+                self.known = KNOWN * self.factor;
+                let is_soon = self.calm < 2 * self.wait;
+                self.wait = if is_soon {
+                    (2 * self.wait).min(WAIT.1)
+                } else {
+                    WAIT.0
+                };
+            }
         } else if self.above > STALL_STEPS {
             self.known = self.known.min(KNOWN * self.before);
+        }
+        if is_above {
+            self.calm = 0;
         }
         // A row counts once, because the rate is on its way down then. And a device that stands
         // still says nothing about the rate.
@@ -83,11 +125,12 @@ impl Feedback {
             self.aim = (self.aim * (AIM_STEP * step).exp()).clamp(AIM.0, AIM.1);
         }
         let factor = if is_above {
-            self.factor * (self.aim / worst).max(DOWN_MOST)
+            self.factor * (self.aim / worst).clamp(DOWN_MOST, DOWN_LEAST)
         } else if worst > HOLD.1 * self.aim {
-            self.factor * 0.98
+            self.factor * DOWN_LEAST
         } else if worst < HOLD.0 * self.aim {
-            self.factor + UP.max(BACK * (self.known - self.factor))
+            let up = if self.calm >= self.wait { UP } else { 0.0 };
+            self.factor + up.max(BACK * (self.known - self.factor))
         } else {
             self.factor
         };
@@ -103,6 +146,20 @@ mod tests {
 
     use super::*;
 
+    /// A window of a tenth of a second with this ratio and exponential latencies.
+    fn seen(ratio: f64) -> Seen {
+        Seen {
+            worst: Some(ratio),
+            late_s: 0.1 * 0.05_f64.powf(1.0 / ratio),
+        }
+    }
+
+    fn broken_seconds(late_s: &[f64]) -> usize {
+        let seconds = late_s.chunks(SECOND);
+        let broken = seconds.filter(|second| second.iter().sum::<f64>() > 0.05);
+        broken.count()
+    }
+
     proptest! {
         /// Whatever the device's tail is as a power of the rate, the controller settles below the
         /// objective and near it.
@@ -111,10 +168,10 @@ mod tests {
             let mut feedback = Feedback::new();
             let tail = |factor: f64| scale * factor.powf(power);
             for _ in 0..2000 {
-                feedback.step(Some(tail(feedback.factor())));
+                feedback.step(seen(tail(feedback.factor())));
             }
             for _ in 0..100 {
-                feedback.step(Some(tail(feedback.factor())));
+                feedback.step(seen(tail(feedback.factor())));
                 let at = tail(feedback.factor());
                 prop_assert!(at < 1.0 || feedback.factor() == FACTOR.0, "{at}");
                 prop_assert!(at > 0.8 || feedback.factor() == FACTOR.1, "{at}");
@@ -125,21 +182,22 @@ mod tests {
     #[test]
     fn a_stall_costs_less_than_a_second_and_a_slower_device_is_believed() {
         let mut feedback = Feedback::new();
-        feedback.step(Some(30.0));
-        feedback.step(Some(4.0));
+        feedback.step(seen(30.0));
+        feedback.step(seen(4.0));
         assert!(feedback.factor() < 0.5);
         for _ in 0..8 {
-            feedback.step(Some(0.5));
+            feedback.step(seen(0.5));
         }
         assert!(feedback.factor() > 0.99, "{}", feedback.factor());
         // Above 0.6 the tail is beyond the objective, from now on.
-        let mut above = 0;
-        for step in 0..1000 {
-            let is_above = feedback.factor() > 0.6;
-            feedback.step(Some(if is_above { 1.2 } else { 0.8 }));
-            above += u32::from(is_above && step >= 100);
+        let mut late_s = Vec::new();
+        for _ in 0..1000 {
+            let window = seen(if feedback.factor() > 0.6 { 1.2 } else { 0.8 });
+            feedback.step(window);
+            late_s.push(window.late_s);
         }
-        assert!(above <= 90, "{above}");
+        assert_eq!(broken_seconds(&late_s[100..]), 0);
+        assert!(feedback.factor() > 0.5, "{}", feedback.factor());
     }
 
     /// The more the windows scatter, the further from the objective the rate stays.
@@ -149,26 +207,50 @@ mod tests {
         let mut factors = Vec::new();
         for scatter in [0.02, 0.2, 0.5] {
             let mut feedback = Feedback::new();
-            let mut above = 0;
-            for step in 0..20_000 {
+            let mut late_s = Vec::new();
+            for _ in 0..20_000 {
                 // Of two powers of e, each between minus and plus the scatter.
                 let noise: f64 = (0..2).map(|_| random.random_range(-scatter..scatter)).sum();
-                let worst = feedback.factor() * noise.exp();
-                feedback.step(Some(worst));
-                above += u32::from(worst > 1.0 && step >= 5000);
+                let window = seen(feedback.factor() * noise.exp());
+                feedback.step(window);
+                late_s.push(window.late_s);
             }
-            let share = f64::from(above) / 15_000.0;
-            assert!(share <= 2.0 * ABOVE_SHARE, "{share} at {scatter}");
+            let share = broken_seconds(&late_s[5000..]) as f64 / 1500.0;
+            assert!(share <= 0.01, "{share} at {scatter}");
             factors.push(feedback.factor());
         }
         assert!(factors.is_sorted_by(|a, b| a > b), "{factors:?}");
     }
 
+    /// Above a rate that nobody told it every tenth window stands above the objective, long enough
+    /// to break a second. The search for that rate becomes rare.
+    #[test]
+    fn what_was_too_much_is_tried_again_more_and_more_seldom() {
+        let mut random = ChaCha8Rng::seed_from_u64(2);
+        let mut feedback = Feedback::new();
+        let mut late_s = Vec::new();
+        let mut sum = 0.0;
+        for step in 0..10_000 {
+            let is_bad = feedback.factor() > 0.8 && random.random_bool(0.1);
+            let window = seen(if is_bad { 2.9 } else { 0.2 });
+            feedback.step(window);
+            late_s.push(window.late_s);
+            sum += if step < 2000 { 0.0 } else { feedback.factor() };
+        }
+        let broken = broken_seconds(&late_s[2000..]);
+        assert!(broken <= 8, "{broken} of 800 seconds");
+        let mean = sum / 8000.0;
+        assert!((0.7..0.8).contains(&mean), "{mean}");
+    }
+
     #[test]
     fn nothing_measured_changes_nothing() {
         let mut feedback = Feedback::new();
-        feedback.step(None);
-        feedback.step(Some(f64::NAN));
+        feedback.step(Seen::default());
+        feedback.step(Seen {
+            worst: Some(f64::NAN),
+            late_s: 0.0,
+        });
         assert_eq!(feedback, Feedback::new());
     }
 }

@@ -87,6 +87,19 @@ impl Window {
         None
     }
 
+    /// The share of latencies above one; 0 without latencies. A bucket is taken as evenly spread.
+    pub(crate) fn share_above(&self, limit_us: f64) -> f64 {
+        if self.total == 0 {
+            return 0.0;
+        }
+        let limit_ns = limit_us * 1000.0;
+        let above = |(bucket, count): (usize, &u32)| {
+            let (low, high) = (edge_ns(bucket), edge_ns(bucket + 1));
+            f64::from(*count) * ((high - limit_ns) / (high - low)).clamp(0.0, 1.0)
+        };
+        self.counts.iter().enumerate().map(above).sum::<f64>() / f64::from(self.total)
+    }
+
     /// Forgets all latencies.
     pub fn clear(&mut self) {
         self.counts.fill(0);
@@ -163,8 +176,13 @@ mod tests {
         }
         let p95_us = window.p95_us().unwrap();
         assert!((p95_us - 950.0).abs() < 10.0, "{p95_us}");
+        for (limit_us, share) in [(0.0, 1.0), (900.0, 0.1), (p95_us, 0.05), (2000.0, 0.0)] {
+            let seen = window.share_above(limit_us);
+            assert!((seen - share).abs() < 0.01, "{seen} above {limit_us} µs");
+        }
         window.clear();
         assert_eq!((window.count(), window.p95_us()), (0, None));
+        assert_eq!(window.share_above(1.0), 0.0);
         window.record(u64::MAX);
         assert!(window.p95_us().unwrap() > 1e7);
     }

@@ -10,14 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{find_stub, take_out_stub};
+use crate::chain::Chain;
 use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store};
-use crate::maps::{self, Mapping};
-use crate::patching::{originals, places, write_image};
+use crate::maps::{self, Mapping, PAGE};
+use crate::patching::{Switched, originals, places, write_image};
 use crate::process::{Object, Process};
 use crate::region::{self, write_header};
-use crate::scan::PAGE;
-use crate::stop::Pause;
-use crate::unwinder::{Chain, Unwinder};
+use crate::unwinder::Unwinder;
 use crate::{Declined, RelayoutError, family, reclaim, sharing};
 
 /// A process that we write into, with those that were forked from it.
@@ -34,42 +33,6 @@ pub struct CodeCache {
     store: Store,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
-}
-
-/// What a rollback, or a switch, came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Switched {
-    /// How long a process stood still, at most.
-    pub pause: Pause,
-    /// How many processes run in the layout now.
-    pub processes: usize,
-    /// Patches whose place holds what neither the file nor we put there: left alone.
-    pub changed_by_others: Vec<u64>,
-    /// Patches that were left out because a thread waits inside them.
-    pub occupied: Vec<u64>,
-    /// Members of the family that stay as they are, and why.
-    pub left_out: Vec<(u32, String)>,
-    /// Patched files that the process has closed since (`dlclose`): nothing of theirs is left to
-    /// change.
-    pub closed: BTreeSet<String>,
-}
-
-impl Switched {
-    /// Whether every place of every process holds what was wanted.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.changed_by_others.is_empty() && self.occupied.is_empty() && self.left_out.is_empty()
-    }
-
-    fn add(&mut self, other: Self) {
-        if other.pause.us > self.pause.us {
-            self.pause = other.pause;
-        }
-        self.processes += 1;
-        self.changed_by_others.extend(other.changed_by_others);
-        self.occupied.extend(other.occupied);
-        self.closed.extend(other.closed);
-    }
 }
 
 impl CodeCache {

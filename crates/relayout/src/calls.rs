@@ -10,7 +10,7 @@ use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::stop::{declined, is_filtered, not_stopping, one_stopped, state, stopped};
+use crate::stop::{declined, not_stopping, one_stopped, state, stopped, threads_by_chance};
 use crate::{Declined, RelayoutError, cave};
 
 /// How long a thread may take to leave the stub of one who was killed: some instructions, once it
@@ -125,19 +125,6 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError>
         new: crate::manifest::Bytes(new),
     };
     Ok(stub)
-}
-
-/// The threads of a process that may do a system call, in the order in which they are worth trying:
-/// those that sleep in one stop at once and have nothing better to do.
-pub(crate) fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
-    let roots = host::Roots::default();
-    let mut threads = host::thread_ids(&roots, pid)?;
-    threads
-        .retain(|thread| !host::is_io_worker(&roots, pid, *thread) && !is_filtered(pid, *thread));
-    threads.sort_by_cached_key(|thread| {
-        crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
-    });
-    Ok(threads)
 }
 
 #[cfg(test)]

@@ -194,6 +194,38 @@ fn pair(two: &[BlockRecord], value: impl Fn(&BlockRecord) -> f64) -> Pair {
     }
 }
 
+/// A verified change, new layout over original: 1.1 is 10 % more for the same CPU time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// The estimate.
+    pub ratio: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Of what.
+    pub metric: String,
+}
+
+impl Gain {
+    /// From a comparison.
+    #[must_use]
+    pub fn of(compared: &Compared) -> Self {
+        let Interval {
+            estimate,
+            low,
+            high,
+            ..
+        } = compared.per_cpu_s;
+        Self {
+            ratio: estimate,
+            low,
+            high,
+            metric: compared.metric.clone(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,10 @@
 //! Does what the [`Driver`] asks for, with a process, and tells of each step.
 
-use crate::comparison::{Effort, compare};
+use crate::comparison::{Effort, Gain, compare};
 use crate::driver::{Action, Driver, Observation, Settings, State};
-use crate::session::{Method, Session};
-use crate::status::{Fit, Gain, PauseUs, Status};
+use crate::layout::Method;
+use crate::session::Session;
+use crate::status::{Fit, PauseUs, Status};
 use crate::units::Unit;
 use crate::{RelayoutError, Store};
 
@@ -93,30 +94,7 @@ pub fn drive(
                 status.lay_out(None);
                 Observation::Done
             }),
-            Action::Compare => {
-                let number = session.cache.manifest.generation;
-                compare(
-                    &mut session.cache,
-                    number,
-                    &with.unit,
-                    &with.effort,
-                    &mut *is_interrupted,
-                )
-                .map(|compared| match compared {
-                    None => Observation::Failed("interrupted".into()),
-                    Some(compared) => {
-                        status.gain = Some(Gain::of(&compared));
-                        status.pause_us = PauseUs {
-                            median: compared.pause_us_median,
-                            worst: compared.pause_us_worst,
-                            threads: compared.threads,
-                        };
-                        let gain = compared.per_cpu_s;
-                        status.comparison = Some(compared);
-                        Observation::Compared(gain)
-                    }
-                })
-            }
+            Action::Compare => compared(session, with, &mut status, &mut *is_interrupted),
             Action::RollBack => {
                 session.roll_back()?;
                 action = match driver.state() {
@@ -126,19 +104,7 @@ pub fn drive(
                 continue;
             }
         };
-        let observation = match observed {
-            Ok(observation) => observation,
-            Err(error @ RelayoutError::Gone { .. }) => return Err(error),
-            // Whatever it was that failed just then.
-            Err(_) if !session.cache.process.is_current() => {
-                return Err(RelayoutError::Gone { pid });
-            }
-            Err(error) if error.is_missing_privilege() => return Err(error),
-            Err(RelayoutError::Declined { reason, .. }) => Observation::Failed(reason.to_string()),
-            // Another Slackline rolled it back meanwhile.
-            Err(RelayoutError::NoGeneration { .. }) => Observation::RolledBack,
-            Err(error) => Observation::Failed(error.to_string()),
-        };
+        let observation = told(observed, session)?;
         let is_compared = matches!(observation, Observation::Compared(_));
         action = driver.step(observation);
         if is_compared && driver.state() == State::Optimized {
@@ -148,5 +114,54 @@ pub fn drive(
                 Err(error) => status.notes.push(error.to_string()),
             }
         }
+    }
+}
+
+/// Compares the layout in force with the original code.
+fn compared(
+    session: &mut Session,
+    with: &Drive,
+    status: &mut Status,
+    is_interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Observation, RelayoutError> {
+    let number = session.cache.manifest.generation;
+    let compared = compare(
+        &mut session.cache,
+        number,
+        &with.unit,
+        &with.effort,
+        is_interrupted,
+    )?;
+    let Some(compared) = compared else {
+        return Ok(Observation::Failed("interrupted".into()));
+    };
+    status.gain = Some(Gain::of(&compared));
+    status.pause_us = PauseUs {
+        median: compared.pause_us_median,
+        worst: compared.pause_us_worst,
+        threads: compared.threads,
+    };
+    let gain = compared.per_cpu_s;
+    status.comparison = Some(compared);
+    Ok(Observation::Compared(gain))
+}
+
+/// What the driver is told of a step that failed, unless it is an error of the whole.
+fn told(
+    observed: Result<Observation, RelayoutError>,
+    session: &Session,
+) -> Result<Observation, RelayoutError> {
+    match observed {
+        Ok(observation) => Ok(observation),
+        Err(error @ RelayoutError::Gone { .. }) => Err(error),
+        // Whatever it was that failed just then.
+        Err(_) if !session.cache.process.is_current() => Err(RelayoutError::Gone {
+            pid: session.cache.process.pid,
+        }),
+        Err(error) if error.is_missing_privilege() => Err(error),
+        Err(RelayoutError::Declined { reason, .. }) => Ok(Observation::Failed(reason.to_string())),
+        // Another Slackline rolled it back meanwhile.
+        Err(RelayoutError::NoGeneration { .. }) => Ok(Observation::RolledBack),
+        Err(error) => Ok(Observation::Failed(error.to_string())),
     }
 }

@@ -2,8 +2,7 @@
 //! handlers that it is in return to.
 
 use crate::inject::going_on;
-use crate::maps::{self, Mapping};
-use crate::scan::PAGE;
+use crate::maps::{self, Mapping, PAGE};
 use crate::stop::Stopped;
 use crate::{RelayoutError, ptrace};
 

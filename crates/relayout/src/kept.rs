@@ -19,7 +19,7 @@ use std::time::SystemTime;
 use code_layout::{BuildId, Profile};
 use serde::{Deserialize, Serialize};
 
-use crate::status::Gain;
+use crate::comparison::Gain;
 use crate::{RelayoutError, Store};
 
 /// The version of the format, and the oldest one that is read: there one file held one profile, and

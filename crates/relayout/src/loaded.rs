@@ -9,11 +9,11 @@ use code_layout::{
 
 use crate::RelayoutError;
 use crate::cover::{Hot, Ran};
+use crate::layout::{Method, TOP, TopFunction};
 use crate::maps::{self, Mapping};
 use crate::moved;
 use crate::process::{Object, Process};
 use crate::sampling::Samples;
-use crate::session::{Method, TOP, TopFunction};
 use crate::unwinder::FIND;
 
 /// An object that is laid out.
@@ -46,7 +46,7 @@ impl Loaded {
     fn worth_moving(&self, profile: &Profile, method: &Method) -> Vec<FunctionId> {
         match method.random {
             None => profile.hottest(&self.image, method.share, method.functions_max),
-            Some(_) => all_functions(&self.image),
+            Some(_) => self.image.function_ids().collect(),
         }
     }
 
@@ -234,11 +234,4 @@ impl Loaded {
 /// Whether a layout may move a block at all.
 fn can_move(block: &Block) -> bool {
     block.stays.is_none() && !block.landing_pad
-}
-
-pub(crate) fn all_functions(image: &Image) -> Vec<FunctionId> {
-    let starts = image.functions().iter().map(|range| range.start);
-    starts
-        .filter_map(|start| image.function_at(start))
-        .collect()
 }

@@ -17,9 +17,10 @@ use code_layout::Lookup;
 use host::{HostError, Lock, Roots};
 use serde::{Deserialize, Serialize};
 
-use crate::maps::Mapping;
 use crate::unwinder::Unwinder;
 use crate::{Process, RelayoutError};
+
+pub use crate::maps::LoadedObject;
 
 /// The version of the format; a manifest of another one is left alone.
 const VERSION: u32 = 3;
@@ -99,32 +100,6 @@ impl Region {
     /// The first address behind it.
     pub(crate) fn end(&self) -> u64 {
         self.address + self.bytes
-    }
-}
-
-/// A file whose code or data is patched, where it was loaded.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LoadedObject {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// Its path, as the process sees it.
-    pub path: String,
-    /// Its inode: another file may be loaded at the same place later.
-    pub inode: u64,
-}
-
-impl LoadedObject {
-    /// Whether it is still where it was; its file may have another name by now, or none.
-    pub(crate) fn is_in(&self, maps: &[Mapping]) -> bool {
-        let is_this = |map: &Mapping| map.start == self.start && map.inode == self.inode;
-        maps.iter().any(is_this)
-    }
-
-    /// Whether an address is in it.
-    pub(crate) fn contains(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
     }
 }
 

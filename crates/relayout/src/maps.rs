@@ -2,6 +2,10 @@
 
 use host::{HostError, Roots};
 use rustix::param::page_size;
+use serde::{Deserialize, Serialize};
+
+/// A page of x86-64, the only machine that this crate writes to.
+pub(crate) const PAGE: usize = 4096;
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,32 @@ impl Mapping {
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.inode == 0 && self.path.is_empty()
+    }
+}
+
+/// A file whose code or data is patched, where it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LoadedObject {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Its path, as the process sees it.
+    pub path: String,
+    /// Its inode: another file may be loaded at the same place later.
+    pub inode: u64,
+}
+
+impl LoadedObject {
+    /// Whether it is still where it was; its file may have another name by now, or none.
+    pub(crate) fn is_in(&self, maps: &[Mapping]) -> bool {
+        let is_this = |map: &Mapping| map.start == self.start && map.inode == self.inode;
+        maps.iter().any(is_this)
+    }
+
+    /// Whether an address is in it.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
     }
 }
 

@@ -1,19 +1,19 @@
 //! Writing what is wanted at the patched places of a process, while it is stopped and nobody is in
 //! the middle of one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::cache::Switched;
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Chain;
 use crate::handlers::continuations;
 use crate::manifest::{LoadedObject, Manifest, Patch};
-use crate::maps::Mapping;
+use crate::maps::{Mapping, PAGE};
 use crate::process::Process;
-use crate::scan::PAGE;
 use crate::sharing::all_stopped;
-use crate::stop::Stopped;
-use crate::unwinder::Chain;
+use crate::stop::{Pause, Stopped};
 use crate::{Memory, RelayoutError};
 
 /// How often a stop is tried again when a thread is about to run the inside of a patch: it has left
@@ -26,6 +26,42 @@ const TRY_AGAIN: Duration = Duration::from_micros(300);
 /// The first byte of a jump with 32 bits of displacement, and a breakpoint.
 const JUMP: u8 = 0xe9;
 const BREAKPOINT: u8 = 0xcc;
+
+/// What a rollback, or a switch, came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switched {
+    /// How long a process stood still, at most.
+    pub pause: Pause,
+    /// How many processes run in the layout now.
+    pub processes: usize,
+    /// Patches whose place holds what neither the file nor we put there: left alone.
+    pub changed_by_others: Vec<u64>,
+    /// Patches that were left out because a thread waits inside them.
+    pub occupied: Vec<u64>,
+    /// Members of the family that stay as they are, and why.
+    pub left_out: Vec<(u32, String)>,
+    /// Patched files that the process has closed since (`dlclose`): nothing of theirs is left to
+    /// change.
+    pub closed: BTreeSet<String>,
+}
+
+impl Switched {
+    /// Whether every place of every process holds what was wanted.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.changed_by_others.is_empty() && self.occupied.is_empty() && self.left_out.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        if other.pause.us > self.pause.us {
+            self.pause = other.pause;
+        }
+        self.processes += 1;
+        self.changed_by_others.extend(other.changed_by_others);
+        self.occupied.extend(other.occupied);
+        self.closed.extend(other.closed);
+    }
+}
 
 /// One place of a process that is patched in some layout.
 pub(crate) struct Place<'a> {

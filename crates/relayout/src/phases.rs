@@ -4,8 +4,8 @@
 use code_layout::Profile;
 
 use crate::cover::{Candidate, Hot, Ran};
+use crate::layout::Layout;
 use crate::moved::Moved;
-use crate::session::Layout;
 
 /// So many are held; the one that was in force longest ago goes first. Each takes 0.1 to 0.2 MiB of
 /// the process.

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use code_layout::{Error as LayoutError, Image};
 use host::{HostError, Roots};
 
-use crate::manifest::LoadedObject;
-use crate::maps::{self, Mapping};
-use crate::stop::{is_filtered, one_stopped, status_field};
-use crate::{Declined, Memory, RelayoutError, calls, ptrace};
+use crate::maps::{self, LoadedObject, Mapping};
+use crate::stop::{is_filtered, one_stopped, status_field, threads_by_chance};
+use crate::{Declined, Memory, RelayoutError, ptrace};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address
 /// space.
@@ -183,7 +182,7 @@ impl Process {
     /// [`Declined::Dispatched`], and those of stopping.
     pub fn check_dispatch(&self) -> Result<(), RelayoutError> {
         let mut is_any = false;
-        for thread in calls::threads_by_chance(self.pid)? {
+        for thread in threads_by_chance(self.pid)? {
             let dispatched = one_stopped(self.pid, &self.memory, &[thread], |_| {
                 Ok(ptrace::is_dispatched(thread))
             });

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::calls::take_out_stub;
+use crate::chain::{Chain, unwinder_in};
 use crate::error::is_of_thread;
 use crate::inject;
 use crate::manifest::{Manifest, Patch, Region};
@@ -14,7 +15,6 @@ use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
 use crate::stop::{declined, refusal, stopped};
-use crate::unwinder::{Chain, unwinder_in};
 use crate::{Declined, RelayoutError};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use crate::inject::{RED_ZONE_BYTES, going_on};
-use crate::maps::{self, Mapping};
+use crate::maps::{self, Mapping, PAGE};
 use crate::ptrace;
 use crate::stop::Stopped;
 use crate::unused;
@@ -36,9 +36,6 @@ const GUARD_ROTATION: u32 = 17;
 
 /// Memory is read in pieces of this size.
 const CHUNK: usize = 1 << 20;
-
-/// A page of x86-64, the only machine that this crate writes to.
-pub(crate) const PAGE: usize = 4096;
 
 /// More than this of other memory is not searched: then the memory in question stays until the
 /// process ends.

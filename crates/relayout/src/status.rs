@@ -9,43 +9,11 @@ use code_layout::Skipped;
 use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::Compared;
+use crate::comparison::{Compared, Gain};
 use crate::cover::Cover;
 use crate::driver::State;
-use crate::session::Layout;
+use crate::layout::Layout;
 use crate::{Manifest, RelayoutError, Store};
-
-/// A verified change, new layout over original: 1.1 is 10 % more for the same CPU time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gain {
-    /// The estimate.
-    pub ratio: f64,
-    /// Lower end of the 95 % interval.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-    /// Of what.
-    pub metric: String,
-}
-
-impl Gain {
-    /// From a comparison.
-    #[must_use]
-    pub fn of(compared: &Compared) -> Self {
-        let Interval {
-            estimate,
-            low,
-            high,
-            ..
-        } = compared.per_cpu_s;
-        Self {
-            ratio: estimate,
-            low,
-            high,
-            metric: compared.metric.clone(),
-        }
-    }
-}
 
 /// How much of what runs a layout covers: the share of samples that lie in code which it moved.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

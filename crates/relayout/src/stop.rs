@@ -416,3 +416,16 @@ fn seize(pid: u32, thread: u32) -> Result<(), RelayoutError> {
         }
     })
 }
+
+/// The threads of a process that may do a system call, in the order in which they are worth trying:
+/// those that sleep in one stop at once and have nothing better to do.
+pub(crate) fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
+    let roots = host::Roots::default();
+    let mut threads = host::thread_ids(&roots, pid)?;
+    threads
+        .retain(|thread| !host::is_io_worker(&roots, pid, *thread) && !is_filtered(pid, *thread));
+    threads.sort_by_cached_key(|thread| {
+        status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
+    });
+    Ok(threads)
+}

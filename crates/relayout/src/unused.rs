@@ -11,9 +11,8 @@
 use std::ops::{Range, RangeInclusive};
 
 use crate::inject::{RED_ZONE_BYTES, going_on};
-use crate::maps::{self, Mapping};
+use crate::maps::{self, Mapping, PAGE};
 use crate::ptrace::{self, Registers};
-use crate::scan::PAGE;
 use crate::stop::Stopped;
 use crate::{Memory, RelayoutError};
 

@@ -8,23 +8,14 @@
 //! (libgcc before 13), which a child that is forked meanwhile finds locked for ever, or the
 //! registration takes memory (from 13 on; libgcc/unwind-dw2-fde.c in GCC).
 //!
-//! All pointers are right at every moment in which the process runs, so a kill at any time leaves
-//! one that unwinds.
+//! [`crate::chain`] writes those pointers.
 
-use std::collections::BTreeSet;
-
-use code_layout::{FunctionId, Image, Lookup};
-use host::Roots;
+use code_layout::{FunctionId, Image};
 use serde::{Deserialize, Serialize};
 
-use crate::inject::going_on;
-use crate::loaded::all_functions;
-use crate::manifest::{LoadedObject, Manifest, Region};
-use crate::maps::{self, Mapping};
+use crate::RelayoutError;
+use crate::maps::{self, LoadedObject, Mapping};
 use crate::process::{Object, Process};
-use crate::region::{is_complete, is_ours};
-use crate::stop::Stopped;
-use crate::{Memory, RelayoutError, ptrace};
 
 /// The function that libgcc calls.
 pub(crate) const FIND: &str = "_Unwind_Find_FDE";
@@ -99,7 +90,7 @@ impl Unwinder {
         let is_find = |id: &FunctionId| image.name(*id) == Some(FIND);
         let found = object
             .load_bias(&image)
-            .zip(all_functions(&image).into_iter().find(is_find));
+            .zip(image.function_ids().find(is_find));
         let Some((bias, id)) = found else {
             return unfit(format!("it has no {FIND} that could be led to moved code"));
         };
@@ -152,13 +143,13 @@ impl Unwinder {
     }
 
     /// Whether the dynamic linker has not yet been asked for the function, or is being asked.
-    fn is_unbound(&self, value: u64) -> bool {
+    pub(crate) fn is_unbound(&self, value: u64) -> bool {
         self.object.contains(value) && value != self.find
     }
 
     /// Whether a thread with these words on its stack, from the stack pointer on, has called the
     /// function and may be on its way through the dynamic linker.
-    fn is_asked_by(&self, words: &[u64]) -> bool {
+    pub(crate) fn is_asked_by(&self, words: &[u64]) -> bool {
         words.iter().enumerate().any(|(at, word)| {
             // At first nothing is pushed yet, or only the function's number.
             let is_pushed = |at: usize| words[at] == self.link_map;
@@ -202,7 +193,7 @@ fn is_another_called(
     Ok(false)
 }
 
-fn led_by_others(slot: u64) -> String {
+pub(crate) fn led_by_others(slot: u64) -> String {
     format!("its pointer to {FIND} at {slot:#x} was changed by somebody else")
 }
 
@@ -224,169 +215,6 @@ fn calls_through(image: &Image, is_such: impl Fn(u64) -> bool) -> Vec<u64> {
         }
     }
     behind
-}
-
-/// What is to be written so that a process's unwinder finds what regions hold.
-#[derive(Debug, Default)]
-pub(crate) struct Chain<'a> {
-    /// (address, word), in an order in which each is right as soon as it is there.
-    words: Vec<(u64, u64)>,
-    /// The regions that it leads to, by address.
-    regions: BTreeSet<u64>,
-    /// Where the dynamic linker may be about to write as well.
-    asked: Option<&'a Unwinder>,
-}
-
-impl<'a> Chain<'a> {
-    /// To all complete code of ours in a process.
-    ///
-    /// # Errors
-    /// [`RelayoutError::Declined`] where somebody else leads the unwinder.
-    pub(crate) fn to_all(
-        process: &Process,
-        maps: &[Mapping],
-        manifest: &'a Manifest,
-    ) -> Result<Self, RelayoutError> {
-        let Some(unwinder) = unwinder_in(maps, manifest) else {
-            return Ok(Self::default());
-        };
-        let regions = manifest.regions.iter();
-        let (mut chain, head) = Self::through(process, maps, unwinder, regions);
-        let Some(head) = head else {
-            return Ok(Self::default());
-        };
-        for slot in &unwinder.slots {
-            let value = process.memory.word(*slot)?;
-            if !entries(manifest).any(|entry| entry == value) {
-                if value != unwinder.find && !unwinder.is_unbound(value) {
-                    let why = led_by_others(*slot);
-                    return Err(process.unfit(&unwinder.object.path, why));
-                }
-                chain.asked = (unwinder.linker != 0).then_some(unwinder);
-            }
-            chain.words.push((*slot, head));
-        }
-        chain.only_changes(&process.memory);
-        Ok(chain)
-    }
-
-    /// Past a region that is to be given back.
-    pub(crate) fn past(
-        process: &Process,
-        maps: &[Mapping],
-        manifest: &'a Manifest,
-        region: &Region,
-    ) -> Result<Self, RelayoutError> {
-        let Some(unwinder) = unwinder_in(maps, manifest) else {
-            return Ok(Self::default());
-        };
-        let others = manifest.regions.iter();
-        let others = others.filter(|other| other.address != region.address);
-        let (mut chain, head) = Self::through(process, maps, unwinder, others);
-        for slot in &unwinder.slots {
-            let value = process.memory.word(*slot)?;
-            if entries(manifest).any(|entry| entry == value) {
-                chain.words.push((*slot, head.unwrap_or(unwinder.find)));
-            }
-        }
-        chain.only_changes(&process.memory);
-        Ok(chain)
-    }
-
-    /// From the last region to the first, and on to the function of libgcc; and where that begins.
-    fn through<'r>(
-        process: &Process,
-        maps: &[Mapping],
-        unwinder: &Unwinder,
-        regions: impl Iterator<Item = &'r Region>,
-    ) -> (Self, Option<u64>) {
-        let memory = &process.memory;
-        let (mut chain, mut head) = (Self::default(), None);
-        for region in regions.filter(|region| !region.lookups.is_empty()) {
-            if !is_ours(memory, maps, region) || !is_complete(memory, region) {
-                continue;
-            }
-            chain.regions.insert(region.address);
-            for Lookup { entry, next } in &region.lookups {
-                chain.words.push((*next, head.unwrap_or(unwinder.find)));
-                head = Some(*entry);
-            }
-        }
-        (chain, head)
-    }
-
-    fn only_changes(&mut self, memory: &Memory) {
-        let is_there = |(address, word): &(u64, u64)| memory.word(*address).ok() == Some(*word);
-        self.words.retain(|word| !is_there(word));
-    }
-
-    /// Whether it leads to that region.
-    pub(crate) fn leads_to(&self, region: &Region) -> bool {
-        self.regions.contains(&region.address)
-    }
-
-    /// Whether all is as it should be.
-    pub(crate) fn is_laid(&self) -> bool {
-        self.words.is_empty()
-    }
-
-    /// Whether a thread waits for the dynamic linker, which is going to write what it finds where
-    /// we are.
-    pub(crate) fn is_asked_for(&self, process: &Stopped<'_>) -> Result<bool, RelayoutError> {
-        let Some(unwinder) = self.asked else {
-            return Ok(false);
-        };
-        let memory = process.memory;
-        let maps = maps::read(&Roots::default(), process.pid)?;
-        let linker = maps::at(&maps, unwinder.linker);
-        let mut is_unbound = false;
-        for slot in &unwinder.slots {
-            is_unbound |= unwinder.is_unbound(memory.word(*slot)?);
-        }
-        for thread in &process.threads {
-            let now = going_on(ptrace::registers(*thread)?);
-            // Once somebody has found it, what a stack holds may be left from then.
-            let is_there = is_unbound
-                || linker.is_some_and(|linker| linker.contains(now.rip))
-                || unwinder.object.contains(now.rip);
-            if !is_there {
-                continue;
-            }
-            let Some(stack) = maps::at(&maps, now.rsp) else {
-                return Ok(true);
-            };
-            let bytes = usize::try_from(stack.end - now.rsp).unwrap_or(0);
-            let bytes = memory.read(now.rsp, bytes)?;
-            let words = bytes.chunks_exact(8);
-            let words: Vec<u64> = words
-                .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-                .collect();
-            if unwinder.is_asked_by(&words) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Writes it, while the process is stopped.
-    pub(crate) fn lay(&self, memory: &Memory) -> Result<(), RelayoutError> {
-        for (address, word) in &self.words {
-            memory.write(*address, &word.to_le_bytes())?;
-        }
-        Ok(())
-    }
-}
-
-/// The unwinder of a process, where it is still loaded.
-pub(crate) fn unwinder_in<'a>(maps: &[Mapping], manifest: &'a Manifest) -> Option<&'a Unwinder> {
-    let unwinder = manifest.unwinder.as_ref();
-    unwinder.filter(|unwinder| unwinder.object.is_in(maps))
-}
-
-/// Where the lookups of all regions begin.
-fn entries(manifest: &Manifest) -> impl Iterator<Item = u64> {
-    let lookups = manifest.regions.iter().flat_map(|region| &region.lookups);
-    lookups.map(|lookup| lookup.entry)
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report, difference};
 
-use crate::{Done, message, promotions};
+use crate::done::Done;
+use crate::output::message;
+use crate::promotions;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -16,7 +16,8 @@ use serde_json::json;
 use tuner::spec::Goal;
 use tuner::tell::Tell;
 
-use crate::{Done, print};
+use crate::done::Done;
+use crate::output::print;
 
 /// Configurations that one line may ask for: each is found with those before it pending.
 const ASK_MAX: usize = 1000;

@@ -9,7 +9,9 @@ use serde::Serialize;
 use tuner::evaluation::Rules;
 use tuner::report::{ArmResult, Report, change, difference};
 
-use crate::{Done, apply, print, table};
+use crate::done::Done;
+use crate::output::print;
+use crate::{apply, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -3,23 +3,24 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::{Arguments, Done, message, print_bytes};
+use crate::done::Done;
+use crate::output::{message, print_bytes};
 
 /// Prints the completions of a shell.
-pub(crate) fn print_for(shell: Shell) -> anyhow::Result<Done> {
+pub(crate) fn print_for(shell: Shell, command: &mut Command) -> anyhow::Result<Done> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "slackline", &mut script);
+    clap_complete::generate(shell, command, "slackline", &mut script);
     print_bytes(&script)?;
     Ok(Done::Positive)
 }
 
 /// Writes `slackline.1`, and `slackline-COMMAND.1` for each command below it.
-pub(crate) fn write_pages(directory: &Path) -> anyhow::Result<Done> {
+pub(crate) fn write_pages(directory: &Path, command: Command) -> anyhow::Result<Done> {
     std::fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
-    clap_mangen::generate_to(Arguments::command(), directory)
+    clap_mangen::generate_to(command, directory)
         .with_context(|| format!("{}", directory.display()))?;
     message(&format!("The man pages are in {}.", directory.display()));
     Ok(Done::Positive)

@@ -3,7 +3,7 @@
 use qos::Grouped;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::message;
+use crate::output::message;
 
 /// What a server needs besides the descriptors of its connections.
 const BESIDE_CONNECTIONS: u64 = 64;

@@ -1,171 +1,28 @@
 //! `slackline experiments`: the verbs of a running `slackline serve`, on the command line.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::Context as _;
 use coordinator::store::{State, Wish};
-use dashboard::Access;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tuner::live::Changes;
-use tuner::sentence::{counted, sentence};
+use tuner::sentence::counted;
 
-use crate::{Done, message, print, table, whole};
+use crate::done::Done;
+use crate::output::{message, print};
+use crate::table;
 
+mod client;
 mod verbs;
 
+use client::{Client, NOT_JSON};
 pub(crate) use verbs::Arguments;
 use verbs::Verb;
 
-/// What is said where the server's answer cannot be read.
-const NOT_JSON: &str = "the server answered with something else than JSON";
-
 /// How often `ls --watch` looks.
 const WATCH: std::time::Duration = std::time::Duration::from_secs(2);
-
-/// A server and the token for it.
-struct Client {
-    agent: ureq::Agent,
-    base: String,
-    token: String,
-    /// Where the token is from.
-    source: &'static str,
-    /// What to do where nobody answers.
-    if_down: String,
-}
-
-impl Client {
-    fn new(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Self> {
-        let (url, token) = match &arguments.url {
-            Some(url) => {
-                let token = std::env::var("SLACKLINE_TOKEN")
-                    .ok()
-                    .filter(|token| !token.is_empty())
-                    .context("--url needs a token: set the environment variable SLACKLINE_TOKEN")?;
-                let is_address = http_client::Url::parse(url).is_ok();
-                anyhow::ensure!(
-                    is_address,
-                    "--url {} is not an address: give for example http://127.0.0.1:8431",
-                    http_client::redact(url)
-                );
-                (url.trim_end_matches('/').to_owned(), token)
-            }
-            None => return Self::of(state_dir),
-        };
-        let if_down = "start `slackline serve` there, or check the address of --url".to_owned();
-        Ok(Self::to(&url, token, "SLACKLINE_TOKEN", if_down))
-    }
-
-    /// The server of the state directory.
-    fn of(state_dir: &Path) -> anyhow::Result<Self> {
-        let start = start_it(state_dir);
-        let access = Access::read(state_dir).map_err(|error| {
-            match state_dir.join("serve.json").try_exists() {
-                Ok(false) => anyhow!(
-                    "no server has run with the state directory {}: {start}",
-                    state_dir.display()
-                ),
-                _ => anyhow!("{error}"),
-            }
-        })?;
-        let url = format!("http://{}", access.address);
-        let if_down = format!(
-            "the server with the state directory {} has ended: {start}",
-            state_dir.display()
-        );
-        Ok(Self::to(&url, access.write_token, "serve.json", if_down))
-    }
-
-    fn to(url: &str, token: String, source: &'static str, if_down: String) -> Self {
-        let agent = http_client::config(std::time::Duration::from_secs(120))
-            .http_status_as_error(false)
-            .build();
-        Self {
-            agent: agent.into(),
-            base: format!("{url}/api/v1"),
-            token,
-            source,
-            if_down,
-        }
-    }
-
-    fn text(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
-        let bytes = self.bytes(
-            method,
-            path,
-            body.map_or_else(String::new, Value::to_string),
-        )?;
-        String::from_utf8(bytes).context("the server answered with something else than text")
-    }
-
-    fn bytes(&self, method: &str, path: &str, body: String) -> anyhow::Result<Vec<u8>> {
-        let url = format!("{}{path}", self.base);
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(&url)
-            .header("authorization", format!("Bearer {}", self.token))
-            .header("content-type", "application/json")
-            .body(body)?;
-        let mut response = self.agent.run(request).map_err(|error| {
-            let is_down = is_refused(&error);
-            let error = anyhow::Error::from(error).context(format!("{url} does not answer"));
-            match is_down {
-                true => anyhow!("{}. {}", whole(&error), sentence(&self.if_down)),
-                false => error,
-            }
-        })?;
-        let status = response.status();
-        let bytes = response
-            .body_mut()
-            .with_config()
-            .limit(1 << 30)
-            .read_to_vec()
-            .with_context(|| url.clone())?;
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        if status == ureq::http::StatusCode::UNAUTHORIZED {
-            bail!(
-                "the token in {} is not valid (wrong, revoked or expired). On the server's host, `slackline serve tokens ls` lists \
-                 the named tokens and when each expires, and `slackline serve tokens new` makes one",
-                self.source
-            );
-        }
-        let text = String::from_utf8_lossy(&bytes);
-        let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
-        let why = refusal["detail"].as_str().unwrap_or(&text);
-        // What was sent is a file, or made of arguments.
-        let why = why.strip_prefix(dashboard::OF_BODY).unwrap_or(why);
-        match (refusal["line"].as_u64(), refusal["key"].as_str()) {
-            (Some(line), Some("") | None) => bail!("line {line}: {why}"),
-            (Some(line), Some(key)) => bail!("line {line}: {key}: {why}"),
-            (None, Some(key)) if !key.is_empty() => bail!("{key}: {why}"),
-            _ => bail!("{why}"),
-        }
-    }
-
-    fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let text = self.text(method, path, body)?;
-        serde_json::from_str(&text).context(NOT_JSON)
-    }
-}
-
-/// How to start a server, or reach another one.
-fn start_it(state_dir: &Path) -> String {
-    format!(
-        "start it with `{} serve`, or name the state directory of another server with --state-dir",
-        crate::shell_command(state_dir)
-    )
-}
-
-/// Whether nobody listens at the address.
-fn is_refused(error: &ureq::Error) -> bool {
-    match error {
-        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-        ureq::Error::ConnectionFailed => true,
-        _ => false,
-    }
-}
 
 /// A specification in a file, as the server takes it.
 fn given(file: &Path) -> anyhow::Result<Value> {
@@ -194,80 +51,13 @@ fn scalar(text: &str) -> Value {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let client = Client::new(arguments, state_dir)?;
-    let on = |id: &i64, verb: &str| format!("/experiments/{id}/{verb}");
-    let act = |id: &i64, verb: &str| {
-        let now = client.json("POST", &on(id, verb), None)?;
-        let now_is = state(&now);
-        message(&match verb {
-            "promote" => format!(
-                "experiment {id} is {now_is}. {}",
-                done(&now["promotion"]).sentences().join(" ")
-            ),
-            "rollback" if not_restored(&now).is_some() => format!(
-                "the rollback could not restore {}. Repair it, then roll back again: only the rest is tried then. If it is gone for \
-                 good, forget it: `slackline experiments forget-rest {id}`. {}Experiment {id} is {now_is}",
-                rest_of(&now),
-                match texts(&now["rolled_back"]) {
-                    done if done.is_empty() => String::new(),
-                    done => format!("Rolled back: {}. ", done.join("; ")),
-                }
-            ),
-            "rollback" => format!(
-                "rolled back: {}; experiment {id} is {now_is}",
-                texts(&now["rolled_back"]).join("; ")
-            ),
-            _ => match wish_of(&now) {
-                Some(wish) => format!("experiment {id} {}", wish.with_verb()),
-                None => format!("experiment {id} is {now_is}"),
-            },
-        });
-        say_what_waits(&now);
-        for other in now["may_promote"].as_array().into_iter().flatten() {
-            message(&format!(
-                "warning: continuous experiment {other} may promote on this host now; to prevent this, pause it: `slackline \
-                 experiments pause {other}`"
-            ));
-        }
-        anyhow::Ok(now)
-    };
-    let made = |now: &Value| {
-        say_what_waits(now);
-        print(&format!("{}\n", now["id"]))
-    };
     match &arguments.verb {
         Verb::Ls {
             json,
             watch,
             state,
             limit,
-        } => {
-            let state = state.as_ref().map(|state| format!("state={state}"));
-            let limit = limit.map(|limit| format!("limit={limit}"));
-            let query = [state, limit].into_iter().flatten().collect::<Vec<_>>();
-            let path = format!("/experiments?{}", query.join("&"));
-            loop {
-                let experiments = client.json("GET", &path, None)?;
-                let text = if *json {
-                    pretty(&experiments)?
-                } else {
-                    let promotions = client.json("GET", "/promotions", None)?;
-                    let trouble = trouble(&client.json("GET", "/status", None)?);
-                    trouble + &list(&experiments) + &by_commands(&promotions)
-                };
-                if !watch {
-                    return print(&text).map(|()| Done::Positive);
-                }
-                // A terminal shows the newest list alone; a file has them one after the other.
-                let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
-                let clear = if is_terminal && !json {
-                    "\x1b[H\x1b[2J"
-                } else {
-                    ""
-                };
-                print(&format!("{clear}{text}"))?;
-                std::thread::sleep(WATCH);
-            }
-        }
+        } => ls(&client, *json, *watch, state.as_deref(), *limit)?,
         Verb::Show { id, json } => {
             let shown = client.json("GET", &format!("/experiments/{id}"), None)?;
             print(&if *json {
@@ -295,93 +85,39 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let made_of = client.json("POST", "/experiments", Some(&body));
             made(&made_of.with_context(|| spec.display().to_string())?)?;
         }
-        Verb::Pause { id } => drop(act(id, "pause")?),
-        Verb::Resume { id } => drop(act(id, "resume")?),
-        Verb::Stop { id } => drop(act(id, "stop")?),
-        Verb::Verify { id } => drop(act(id, "verify")?),
-        Verb::Promote { id } => drop(act(id, "promote")?),
+        Verb::Pause { id } => drop(act(&client, *id, "pause")?),
+        Verb::Resume { id } => drop(act(&client, *id, "resume")?),
+        Verb::Stop { id } => drop(act(&client, *id, "stop")?),
+        Verb::Verify { id } => drop(act(&client, *id, "verify")?),
+        Verb::Promote { id } => drop(act(&client, *id, "promote")?),
         Verb::Rollback { id } => {
-            if not_restored(&act(id, "rollback")?).is_some() {
+            if not_restored(&act(&client, *id, "rollback")?).is_some() {
                 return Ok(Done::RestoreFailed);
             }
         }
-        Verb::ForgetRest { id, yes } => {
-            let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            let rest = rest_of(&now);
-            if !yes && not_restored(&now).is_some() {
-                message(&format!(
-                    "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
-                     `slackline experiments forget-rest {id} --yes`"
-                ));
-                return Ok(Done::Negative);
-            }
-            let confirmed = json!({ "confirm": true });
-            client.json("POST", &on(id, "forget-rest"), Some(&confirmed))?;
-            message(&format!(
-                "the rest of the rollback of experiment {id} is forgotten; left as it is: {rest}"
-            ));
+        Verb::ForgetRest { id, yes } => return forget_rest(&client, *id, *yes),
+        Verb::Kill { id, evaluation } => {
+            act(&client, *id, &format!("evaluations/{evaluation}/kill"))?;
         }
-        Verb::Kill { id, evaluation } => drop(act(id, &format!("evaluations/{evaluation}/kill"))?),
         Verb::Delete { id } => {
             client.text("DELETE", &format!("/experiments/{id}"), None)?;
             message(&format!("experiment {id} is deleted"));
         }
-        Verb::Enqueue { id, values } => {
-            let mut configuration = serde_json::Map::new();
-            for pair in values {
-                let (name, value) = pair
-                    .split_once('=')
-                    .with_context(|| format!("{pair:?} is not PARAMETER=VALUE"))?;
-                let is_new = configuration
-                    .insert(name.to_owned(), scalar(value))
-                    .is_none();
-                anyhow::ensure!(is_new, "{name} is given twice");
-            }
-            let body = json!({ "configuration": configuration });
-            let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
-            message(&format!("enqueued: {enqueued}"));
-            let now = client.json("GET", &format!("/experiments/{id}"), None)?;
-            match until_enqueued(&now) {
-                Some(hint) => message(&hint),
-                None => say_what_waits(&now),
-            }
-        }
+        Verb::Enqueue { id, values } => enqueue(&client, *id, values)?,
         Verb::Budget {
             id,
             evaluations,
             wall_time_min,
             no_wall_time,
-        } => {
-            // JSON has no such numbers, and what it has in their place means that the limit stays.
-            anyhow::ensure!(
-                wall_time_min.is_none_or(f64::is_finite),
-                "--wall-time-min must be a finite number"
-            );
-            let body = json!({
-                "evaluations": evaluations, "wall_time_min": wall_time_min, "no_wall_time": no_wall_time,
-            });
-            let now = client.json("PUT", &on(id, "budget"), Some(&body))?;
-            let minutes = match now["wall_time_min"].as_f64() {
-                Some(minutes) => format!("and {minutes} min of measuring"),
-                None => "without a time limit".to_owned(),
-            };
-            message(&format!(
-                "the budget of experiment {id} is now {} in total, {minutes}",
-                counted(*evaluations, "evaluation")
-            ));
-            match until_searched(&now) {
-                Some(hint) => message(&hint),
-                None => say_what_waits(&now),
-            }
-        }
+        } => budget(&client, *id, *evaluations, *wall_time_min, *no_wall_time)?,
         Verb::Note {
             id,
             evaluation,
             text,
         } => {
             let path = match evaluation {
-                Some(number) => on(id, &format!("evaluations/{number}/note")),
-                None => on(id, "note"),
+                Some(number) => on(*id, &format!("evaluations/{number}/note")),
+                None => on(*id, "note"),
             };
             client.json("PUT", &path, Some(&json!({ "text": text })))?;
             message(match text.trim().is_empty() {
@@ -389,31 +125,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 false => "the note is written",
             });
         }
-        Verb::Fork { id, spec } => {
-            let body = match spec {
-                Some(file) => {
-                    let mut given = given(file)?;
-                    if let Value::Object(fields) = &mut given {
-                        fields.remove("name");
-                    }
-                    given
-                }
-                None => json!({}),
-            };
-            let forked = client.json("POST", &on(id, "fork"), Some(&body))?;
-            if let Some(remark) = forked["remark"].as_str() {
-                message(&format!("note: {remark}"));
-            } else if let Some(carried) = number(&forked["carried"]) {
-                message(&format!(
-                    "the search starts from {} of experiment {id}",
-                    counted(carried, "evaluation")
-                ));
-            }
-            made(&forked)?;
-        }
+        Verb::Fork { id, spec } => fork(&client, *id, spec.as_deref())?,
         Verb::Export { id, format } => {
-            let path = on(id, &format!("export?format={format}"));
-            crate::print_bytes(&client.bytes("GET", &path, String::new())?)?;
+            let path = on(*id, &format!("export?format={format}"));
+            crate::output::print_bytes(&client.bytes("GET", &path, String::new())?)?;
         }
         Verb::Import { report } => {
             let text =
@@ -425,6 +140,185 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
     }
     Ok(Done::Positive)
+}
+
+/// The path of something about an experiment.
+fn on(id: i64, what: &str) -> String {
+    format!("/experiments/{id}/{what}")
+}
+
+/// Does it, and says what has become of the experiment.
+fn act(client: &Client, id: i64, verb: &str) -> anyhow::Result<Value> {
+    let now = client.json("POST", &on(id, verb), None)?;
+    let now_is = state(&now);
+    message(&match verb {
+        "promote" => format!(
+            "experiment {id} is {now_is}. {}",
+            done(&now["promotion"]).sentences().join(" ")
+        ),
+        "rollback" if not_restored(&now).is_some() => format!(
+            "the rollback could not restore {}. Repair it, then roll back again: only the rest is tried then. If it is gone for \
+             good, forget it: `slackline experiments forget-rest {id}`. {}Experiment {id} is {now_is}",
+            rest_of(&now),
+            match texts(&now["rolled_back"]) {
+                done if done.is_empty() => String::new(),
+                done => format!("Rolled back: {}. ", done.join("; ")),
+            }
+        ),
+        "rollback" => format!(
+            "rolled back: {}; experiment {id} is {now_is}",
+            texts(&now["rolled_back"]).join("; ")
+        ),
+        _ => match wish_of(&now) {
+            Some(wish) => format!("experiment {id} {}", wish.with_verb()),
+            None => format!("experiment {id} is {now_is}"),
+        },
+    });
+    say_what_waits(&now);
+    for other in now["may_promote"].as_array().into_iter().flatten() {
+        message(&format!(
+            "warning: continuous experiment {other} may promote on this host now; to prevent this, pause it: `slackline \
+             experiments pause {other}`"
+        ));
+    }
+    Ok(now)
+}
+
+/// What is made has a number, which is printed.
+fn made(now: &Value) -> anyhow::Result<()> {
+    say_what_waits(now);
+    print(&format!("{}\n", now["id"]))
+}
+
+fn ls(
+    client: &Client,
+    json: bool,
+    watch: bool,
+    state: Option<&str>,
+    limit: Option<NonZeroUsize>,
+) -> anyhow::Result<()> {
+    let state = state.map(|state| format!("state={state}"));
+    let limit = limit.map(|limit| format!("limit={limit}"));
+    let query = [state, limit].into_iter().flatten().collect::<Vec<_>>();
+    let path = format!("/experiments?{}", query.join("&"));
+    loop {
+        let experiments = client.json("GET", &path, None)?;
+        let text = if json {
+            pretty(&experiments)?
+        } else {
+            let promotions = client.json("GET", "/promotions", None)?;
+            let trouble = trouble(&client.json("GET", "/status", None)?);
+            trouble + &list(&experiments) + &by_commands(&promotions)
+        };
+        if !watch {
+            return print(&text);
+        }
+        // A terminal shows the newest list alone; a file has them one after the other.
+        let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+        let clear = if is_terminal && !json {
+            "\x1b[H\x1b[2J"
+        } else {
+            ""
+        };
+        print(&format!("{clear}{text}"))?;
+        std::thread::sleep(WATCH);
+    }
+}
+
+fn forget_rest(client: &Client, id: i64, is_confirmed: bool) -> anyhow::Result<Done> {
+    let now = client.json("GET", &format!("/experiments/{id}"), None)?;
+    let rest = rest_of(&now);
+    if !is_confirmed && not_restored(&now).is_some() {
+        message(&format!(
+            "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
+             `slackline experiments forget-rest {id} --yes`"
+        ));
+        return Ok(Done::Negative);
+    }
+    let confirmed = json!({ "confirm": true });
+    client.json("POST", &on(id, "forget-rest"), Some(&confirmed))?;
+    message(&format!(
+        "the rest of the rollback of experiment {id} is forgotten; left as it is: {rest}"
+    ));
+    Ok(Done::Positive)
+}
+
+/// Enqueues a configuration of `NAME=VALUE`.
+fn enqueue(client: &Client, id: i64, values: &[String]) -> anyhow::Result<()> {
+    let mut configuration = serde_json::Map::new();
+    for pair in values {
+        let (name, value) = pair
+            .split_once('=')
+            .with_context(|| format!("{pair:?} is not PARAMETER=VALUE"))?;
+        let is_new = configuration
+            .insert(name.to_owned(), scalar(value))
+            .is_none();
+        anyhow::ensure!(is_new, "{name} is given twice");
+    }
+    let body = json!({ "configuration": configuration });
+    let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
+    message(&format!("enqueued: {enqueued}"));
+    let now = client.json("GET", &format!("/experiments/{id}"), None)?;
+    match until_enqueued(&now) {
+        Some(hint) => message(&hint),
+        None => say_what_waits(&now),
+    }
+    Ok(())
+}
+
+fn budget(
+    client: &Client,
+    id: i64,
+    evaluations: usize,
+    wall_time_min: Option<f64>,
+    no_wall_time: bool,
+) -> anyhow::Result<()> {
+    // JSON has no such numbers, and what it has in their place means that the limit stays.
+    anyhow::ensure!(
+        wall_time_min.is_none_or(f64::is_finite),
+        "--wall-time-min must be a finite number"
+    );
+    let body = json!({
+        "evaluations": evaluations, "wall_time_min": wall_time_min, "no_wall_time": no_wall_time,
+    });
+    let now = client.json("PUT", &on(id, "budget"), Some(&body))?;
+    let minutes = match now["wall_time_min"].as_f64() {
+        Some(minutes) => format!("and {minutes} min of measuring"),
+        None => "without a time limit".to_owned(),
+    };
+    message(&format!(
+        "the budget of experiment {id} is now {} in total, {minutes}",
+        counted(evaluations, "evaluation")
+    ));
+    match until_searched(&now) {
+        Some(hint) => message(&hint),
+        None => say_what_waits(&now),
+    }
+    Ok(())
+}
+
+/// Another experiment, of the same specification or of another one.
+fn fork(client: &Client, id: i64, spec: Option<&Path>) -> anyhow::Result<()> {
+    let body = match spec {
+        Some(file) => {
+            let mut given = given(file)?;
+            if let Value::Object(fields) = &mut given {
+                fields.remove("name");
+            }
+            given
+        }
+        None => json!({}),
+    };
+    let forked = client.json("POST", &on(id, "fork"), Some(&body))?;
+    if let Some(remark) = forked["remark"].as_str() {
+        message(&format!("note: {remark}"));
+    } else if let Some(carried) = number(&forked["carried"]) {
+        message(&format!(
+            "the search starts from {} of experiment {id}",
+            counted(carried, "evaluation")
+        ));
+    }
+    made(&forked)
 }
 
 /// What is in force on the host, as the server of the state directory says.

@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use host::Roots;
 use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, ServiceOnHost};
 
+use crate::done::Done;
+use crate::output::{message, print};
 use crate::throttle::{Watched, group_of, process_number};
-use crate::{Done, message, print};
 
 const SERVICE: &str = "If the service runs on this machine, name it by --pid, --cgroup, --unit or --container. The load generator then \
 runs at real-time priority, and the report says which other processes took CPU.";

@@ -8,10 +8,12 @@ mod book;
 mod compare;
 mod completions;
 mod descriptors;
+mod done;
 mod experiments;
 mod isolate;
 mod live;
 mod load;
+mod output;
 mod own_files;
 mod page;
 #[cfg(test)]
@@ -29,6 +31,7 @@ mod serve;
 mod serve_block;
 mod serve_cache;
 mod service_manager;
+mod state_dir;
 mod style;
 mod table;
 mod throttle;
@@ -37,24 +40,14 @@ mod tokens;
 mod tune;
 mod worker;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Where the state is, where nobody says so.
-const DEFAULT_STATE_DIR: &str = "/var/lib/slackline";
-
-/// What a shell calls to reach a server with this state directory.
-fn shell_command(state_dir: &Path) -> String {
-    if state_dir == Path::new(DEFAULT_STATE_DIR) {
-        return "slackline".to_owned();
-    }
-    let dir = tuner::verification::quoted(&state_dir.display().to_string());
-    format!("slackline --state-dir {dir}")
-}
+use done::Done;
+use output::{message, print, whole};
+use state_dir::{DEFAULT_STATE_DIR, shell_command};
 
 /// Makes Linux services cheaper and faster. Every change that Slackline makes to a machine can be
 /// undone.
@@ -162,18 +155,6 @@ enum Command {
         #[arg(long)]
         report: bool,
     },
-}
-
-/// The finding of a command that ran to its end.
-enum Done {
-    /// Exit code 0.
-    Positive,
-    /// Exit code 1.
-    Negative,
-    /// Exit code 128 + n.
-    Signal(i32),
-    /// Exit code 4.
-    RestoreFailed,
 }
 
 fn main() -> ExitCode {
@@ -299,8 +280,8 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             }
             Ok(Done::Positive)
         }
-        Command::Completions { shell } => completions::print_for(shell),
-        Command::Man { directory } => completions::write_pages(&directory),
+        Command::Completions { shell } => completions::print_for(shell, &mut Arguments::command()),
+        Command::Man { directory } => completions::write_pages(&directory, Arguments::command()),
         Command::Schema { report } => {
             let schema = match report {
                 true => tuner::report::schema(),
@@ -312,102 +293,9 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
     }
 }
 
-/// Writes data to standard output; a reader that has gone away is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    print_bytes(text.as_bytes())
-}
-
-/// As [`print()`], for data that is no text.
-fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output"),
-    }
-}
-
-/// Files that a command writes at its end can be written: minutes or hours later is too late to
-/// find out. What is in them stays until then, and those that are not there yet are not made. One
-/// file is not given twice: the second would replace the first.
-fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
-    let mut places = std::collections::HashSet::new();
-    for file in files
-        .iter()
-        .flatten()
-        .filter(|file| file.as_os_str() != "-")
-    {
-        let is_new = std::fs::symlink_metadata(file).is_err();
-        let place = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(file)
-            .and_then(|_| std::fs::canonicalize(file))
-            .with_context(|| format!("{}", file.display()))?;
-        // What is written to a device is not replaced.
-        let is_other = !place.is_file() || places.insert(place);
-        if is_new {
-            std::fs::remove_file(file).with_context(|| format!("{}", file.display()))?;
-        }
-        anyhow::ensure!(
-            is_other,
-            "{} is given for two things that are written: the second would replace the first",
-            file.display()
-        );
-    }
-    Ok(())
-}
-
-/// The file of an option whose result cannot go to standard output.
-fn file_to_write(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "-" => Err("this result is not printed: name a file".to_owned()),
-        _ => Ok(PathBuf::from(text)),
-    }
-}
-
-/// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and
-/// `--json -` prints it instead.
-fn publish(
-    json: Option<&Path>,
-    report: &impl serde::Serialize,
-    text: &str,
-    what: &str,
-) -> anyhow::Result<()> {
-    let Some(file) = json else {
-        return print(text);
-    };
-    let json = serde_json::to_string_pretty(report)? + "\n";
-    if file.as_os_str() == "-" {
-        return print(&json);
-    }
-    // The text first: it is not lost where the file cannot be written.
-    print(text)?;
-    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
-    message(&format!("{what} is in {}.", file.display()));
-    Ok(())
-}
-
-/// An error with its causes, but for those that the one above already tells of.
-fn whole(error: &anyhow::Error) -> String {
-    let causes = error.chain().map(ToString::to_string);
-    causes
-        .reduce(|text, cause| match text.contains(&cause) {
-            true => text,
-            false => format!("{text}: {cause}"),
-        })
-        .unwrap_or_default()
-}
-
-/// Writes a message to standard error, where nobody may be listening.
-fn message(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
-}
-
 #[cfg(test)]
 mod tests {
-    use ::relayout::RelayoutError;
-
-    use super::{left_over, whole};
+    use super::left_over;
 
     #[test]
     fn only_what_a_killed_run_left_is_to_be_restored() {
@@ -421,24 +309,5 @@ mod tests {
         let held = left_over(&left, Some("`slackline serve` (pid 7)"), dir);
         assert!(held.contains("`slackline serve` (pid 7)"), "{held}");
         assert!(!held.contains("run `slackline"), "{held}");
-    }
-
-    #[test]
-    fn an_error_tells_each_cause_once() {
-        let error = anyhow::Error::from(RelayoutError::Refused {
-            pid: 7,
-            call: "mmap",
-            source: std::io::Error::other("no memory"),
-        });
-        assert_eq!(whole(&error), "process 7 may not mmap: no memory");
-        assert_eq!(
-            whole(&error.context("the service")),
-            "the service: process 7 may not mmap: no memory"
-        );
-        // Also where more is said after it.
-        let error = anyhow::Error::from(perf_events::Error::Tracefs {
-            source: std::io::Error::other("no permission"),
-        });
-        assert_eq!(whole(&error).matches("no permission").count(), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use crate::message;
+use crate::output::message;
 
 /// Width of a picture, in its own units: about the CSS pixels of a small phone.
 pub(crate) const WIDTH: f64 = 340.0;

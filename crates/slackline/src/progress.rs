@@ -10,7 +10,8 @@ use tuner::ledger::{Event, Kept};
 use tuner::report::{EvaluationRecord, difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec, Pairing};
 
-use crate::{message, style, table};
+use crate::output::message;
+use crate::{style, table};
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,

@@ -11,7 +11,8 @@ use tuner::live::{Changed, Changes, Live};
 use tuner::promotions::{PromotionRecord, Standing};
 use tuner::spec::CheckedSpec;
 
-use crate::{Done, message, print};
+use crate::done::Done;
+use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -234,7 +235,7 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
     let answer = crate::experiments::promotions(state_dir).map_err(|error| {
         format!(
             "What `slackline serve` has promoted is not known: {}.",
-            crate::whole(&error)
+            crate::output::whole(&error)
         )
     })?;
     let each = answer["experiments"].as_array().into_iter().flatten();
@@ -396,7 +397,7 @@ pub(crate) fn put_in_force(
 /// the command that rolls it back. The control has these values wherever it takes the live ones.
 fn measured_by(spec: &CheckedSpec, state_dir: &Path) -> Vec<String> {
     let roots = Roots::default();
-    let command = crate::shell_command(state_dir);
+    let command = crate::state_dir::shell_command(state_dir);
     let mut by_server = served(state_dir).unwrap_or_else(|why| {
         message(&format!("warning: {why}"));
         Vec::new()

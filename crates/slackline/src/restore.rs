@@ -4,7 +4,8 @@ use std::path::Path;
 
 use host::{RestoreOutcome, RestoreReport, Roots};
 
-use crate::{Done, message, print, whole};
+use crate::done::Done;
+use crate::output::{message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -15,7 +15,8 @@ use dispatch::{Office, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
 
-use crate::{Done, own_files, tokens};
+use crate::done::Done;
+use crate::{own_files, tokens};
 
 /// How long requests may go on once nothing else does.
 const REQUESTS_END: Duration = Duration::from_secs(3);
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Writes a line to the log, without credentials.
 fn message(text: &str) {
-    crate::message(&http_client::redact(text));
+    crate::output::message(&http_client::redact(text));
 }
 
 #[derive(clap::Args)]
@@ -217,7 +218,7 @@ fn say_address(access: &Access, state_dir: &Path) {
     let address = &access.address;
     if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
         // The one line that is meant to have a secret in it: `message` here would mask it.
-        crate::message(&format!("http://{address}/?token={}", access.write_token));
+        crate::output::message(&format!("http://{address}/?token={}", access.write_token));
     } else {
         message(&format!(
             "http://{address}/ (the tokens are in {})",
@@ -320,7 +321,7 @@ async fn serve(
             writers: arguments.writers.clone(),
         },
         report: message,
-        command: crate::shell_command(state_dir),
+        command: crate::state_dir::shell_command(state_dir),
     };
     let server = dashboard::serve(listener, Arc::clone(&coordinator), access, options, async {
         let _ = end_of_server.await;

@@ -10,8 +10,9 @@ use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
 
+use crate::done::Done;
+use crate::output::message;
 use crate::service_manager::ServiceManager;
-use crate::{Done, message};
 
 /// The smallest memory for items: a few pages of 4 MiB for each of the usual sizes.
 const MEMORY_MIN_BYTES: u64 = 16 << 20;

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 
 use sd_notify::NotifyState;
 
-use crate::message;
+use crate::output::message;
 
 /// The socket of systemd, if systemd started this process and wants to be told.
 pub(crate) struct ServiceManager(Option<UnixDatagram>);

@@ -7,7 +7,9 @@ use dashboard::{NamedToken, Role, TokenFile};
 use jiff::{Span, Timestamp, Zoned};
 use serde_json::json;
 
-use crate::{Done, message, print, table};
+use crate::done::Done;
+use crate::output::{message, print};
+use crate::table;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -12,8 +12,10 @@ use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
 use tuner::spec::{CheckedSpec, Spec};
 
+use crate::done::Done;
+use crate::output::message;
 use crate::progress::Progress;
-use crate::{Done, apply, message, promotions, restore, table};
+use crate::{apply, promotions, restore, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -67,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     if !left_over.is_empty() {
         return Err(tuner::TunerError::LeftOver(left_over.join(", ")).into());
     }
-    crate::ensure_writable(&[arguments.json.as_deref()])?;
+    crate::output::ensure_writable(&[arguments.json.as_deref()])?;
     let mut ledger = TuneLedger {
         kept: Some(kept),
         progress: Progress::new(&spec),
@@ -98,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     } else {
         Ok(())
     };
-    let published = crate::publish(
+    let published = crate::output::publish(
         arguments.json.as_deref(),
         &report,
         &table::results(&report),

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use dispatch::{Error, WorkerConfig};
 use tuner::process::Interrupt;
 
-use crate::{Done, message};
+use crate::done::Done;
+use crate::output::message;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

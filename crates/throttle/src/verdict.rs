@@ -128,23 +128,7 @@ pub fn judge(
     if !throttled {
         return unthrottled(observed, quota, cpus, used);
     }
-    let evidence = counters.map_or_else(
-        || {
-            format!(
-                "{:.1} % of all windows of 10 ms are above the quota",
-                over * 100.0
-            )
-        },
-        |counters| {
-            format!(
-                "throttled in {} of {} periods of {} ms, {:.2} s in all",
-                counters.throttled_periods,
-                counters.periods,
-                limit.period_us / 1000,
-                counters.throttled_s
-            )
-        },
-    );
+    let evidence = evidence(limit, counters, over);
     let burst = if limit.burst_us == 0 {
         "no burst"
     } else {
@@ -186,29 +170,7 @@ pub fn judge(
     let seldom = counters.is_some_and(|counters| {
         (counters.throttled_periods as f64) < SELDOM * counters.periods as f64
     });
-    let runnable = by_name.runnable_max;
-    let (cause, who) = match RuntimePool::of(&name) {
-        Some(pool) => (
-            Cause::RuntimeThreads {
-                name: name.clone(),
-                runnable,
-            },
-            format!(
-                "{runnable} threads named {name} ({}; {} sets their number) want to run at once",
-                pool.what, pool.flag
-            ),
-        ),
-        None => (
-            Cause::PoolWakesAtOnce {
-                name: name.clone(),
-                runnable,
-            },
-            format!(
-                "{} has {runnable} that want to run at once",
-                by_name.describe(&name)
-            ),
-        ),
-    };
+    let (cause, who) = burst_of_threads(&name, &by_name);
     Verdict {
         cause,
         sentence: format!(
@@ -222,6 +184,54 @@ pub fn judge(
             100.0 * used / quota,
             observed.runnable_mean,
             observed.runnable_max
+        ),
+    }
+}
+
+/// How much it was throttled, or would have been as far as the tracepoints saw.
+fn evidence(limit: &Limit, counters: Option<&Counters>, over: f64) -> String {
+    counters.map_or_else(
+        || {
+            format!(
+                "{:.1} % of all windows of 10 ms are above the quota",
+                over * 100.0
+            )
+        },
+        |counters| {
+            format!(
+                "throttled in {} of {} periods of {} ms, {:.2} s in all",
+                counters.throttled_periods,
+                counters.periods,
+                limit.period_us / 1000,
+                counters.throttled_s
+            )
+        },
+    )
+}
+
+/// Threads of one name that wake together, as a cause and in words.
+fn burst_of_threads(name: &str, by_name: &ByName) -> (Cause, String) {
+    let runnable = by_name.runnable_max;
+    match RuntimePool::of(name) {
+        Some(pool) => (
+            Cause::RuntimeThreads {
+                name: name.to_owned(),
+                runnable,
+            },
+            format!(
+                "{runnable} threads named {name} ({}; {} sets their number) want to run at once",
+                pool.what, pool.flag
+            ),
+        ),
+        None => (
+            Cause::PoolWakesAtOnce {
+                name: name.to_owned(),
+                runnable,
+            },
+            format!(
+                "{} has {runnable} that want to run at once",
+                by_name.describe(name)
+            ),
         ),
     }
 }

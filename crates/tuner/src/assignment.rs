@@ -10,12 +10,11 @@ use bayes_opt::Configuration;
 use crate::begun::{Begun, WarmUp};
 use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
-use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
-use crate::experiment::BY_USER;
+use crate::evaluation::{BY_USER, Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::ledger::{Event, Ledger, VerificationRun};
-use crate::process::Stop;
-use crate::report::{EvaluationRecord, Failure};
+use crate::report::{EvaluationRecord, Failure, SEVERAL};
 use crate::spec::CheckedSpec;
+use crate::stop::Stop;
 
 /// What it is measured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,9 +74,6 @@ pub struct Measured {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Begun>,
 }
-
-/// In place of the fingerprint of a template that was not the same all the time.
-pub(crate) const SEVERAL: &str = "several";
 
 /// What templates were in one time and in another.
 pub(crate) fn joined(

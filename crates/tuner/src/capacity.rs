@@ -3,9 +3,10 @@
 
 use crate::conclusion::{Guard, GuardVerdict};
 use crate::evaluation::Block;
+use crate::figures::significant;
 use crate::load_loop::LoadLoop;
 use crate::metrics::{SideMetrics, lookup};
-use crate::report::{ArmResult, Finding, Report, significant};
+use crate::report::{ArmResult, Finding, Report};
 use crate::spec::{Mode, WorkloadSpec};
 
 /// A side of which more requests than this share found every connection busy is overloaded: its

@@ -7,169 +7,17 @@
 use latency_stats::{
     Interval, Pair, confidence_of_each_look, mean_interval, ratio_interval, ratio_interval_of_runs,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::evaluation::{Block, Rules};
+pub use crate::guard::Guard;
 use crate::report::{ArmResult, Finding};
 use crate::spec::{CheckedSpec, Comparison, Goal, Limit, MetricConstraint};
 use crate::tail::too_few_requests;
-
-/// What the runs show of a constraint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ConstraintVerdict {
-    /// The whole interval is on the good side of the limit.
-    Held,
-    /// The whole interval is on the bad side of the limit.
-    Broken,
-    /// The limit is inside the interval.
-    NotDecidable,
-}
-
-/// One constraint of one arm.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ConstraintResult {
-    /// The constraint, as its author wrote it.
-    pub constraint: String,
-    /// What the verification has shown.
-    pub verdict: ConstraintVerdict,
-    /// The interval of the metric: as a ratio to the control if the limit is a ratio, otherwise in
-    /// the metric's own unit. Missing if there is no interval, for example after a single run.
-    #[schemars(with = "Option<crate::report::IntervalSchema>")]
-    pub observed: Option<Interval>,
-    /// `true`: `observed` is a ratio to the control.
-    pub is_ratio: bool,
-    /// `true`: the control itself is shown to break the constraint.
-    #[serde(default)]
-    pub control_breaks: bool,
-}
+pub use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 
 /// More memory than on the control is of no interest below this: one page more or less is 1 % of a
 /// small process.
 const MEMORY_LEAST_BYTES: f64 = 1_048_576.0;
-
-/// What is compared with the control whether or not the specification asks for it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Guard {
-    /// Requests or queries in a second.
-    Throughput,
-    /// The 99th percentile of latency.
-    LatencyP99,
-    /// Errors per request.
-    Errors,
-    /// Memory of the service's processes.
-    Memory,
-}
-
-impl Guard {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Throughput,
-        Self::LatencyP99,
-        Self::Errors,
-        Self::Memory,
-    ];
-
-    /// Metrics that tell of it, the first one that there is counting.
-    pub(crate) fn metrics(self) -> &'static [&'static str] {
-        match self {
-            Self::Throughput => &["requests_per_s", "queries_per_s"],
-            Self::LatencyP99 => &["latency_p99_us"],
-            Self::Errors => &["errors_per_request", "errors"],
-            Self::Memory => &["memory_bytes"],
-        }
-    }
-
-    /// Its name in sentences.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Throughput => "throughput",
-            Self::LatencyP99 => "p99 latency",
-            Self::Errors => "errors",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-/// What the runs show of a guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum GuardVerdict {
-    /// Shown to be worse than on the control, by at least the smallest effect of interest.
-    Worse,
-    /// Not shown to be worse.
-    NotWorse,
-    /// No block has a metric that tells of it, or there were too few runs.
-    NotMeasured,
-    /// The objective, or a constraint, is about it.
-    Specified,
-}
-
-/// One guard of one arm.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct GuardResult {
-    /// The name of the guard.
-    pub guard: Guard,
-    /// The metric that the guard compares.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metric: Option<String>,
-    /// What the verification has shown.
-    pub verdict: GuardVerdict,
-    /// The ratio to the control. For errors, the difference of the errors per request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<crate::report::IntervalSchema>")]
-    pub change: Option<Interval>,
-    /// `true`: the specification accepts that this guard becomes worse (`allow_worse`).
-    #[serde(default)]
-    pub is_allowed: bool,
-    /// `true`: the load waited for answers, so the throughput is the capacity.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub at_saturation: bool,
-}
-
-impl GuardResult {
-    /// It is on the worse side, by too little to count: less than the smallest effect of interest,
-    /// or memory below 1 MiB.
-    #[must_use]
-    pub fn is_slightly_worse(&self) -> bool {
-        // A ratio that is shown as +0.0 % is no change.
-        const SEEN: f64 = 0.0005;
-        let is_not_worse = self.verdict == GuardVerdict::NotWorse;
-        let change = self.change.as_ref().filter(|_| is_not_worse);
-        change.is_some_and(|change| match self.guard {
-            Guard::Throughput => change.high < 1.0 - SEEN,
-            Guard::Errors => change.low > 0.0,
-            Guard::LatencyP99 | Guard::Memory => change.low > 1.0 + SEEN,
-        })
-    }
-
-    /// It is memory, and worse by a share that would count were it not below 1 MiB.
-    #[must_use]
-    pub fn is_little_memory(&self, smallest_effect: f64) -> bool {
-        let change = self.change.as_ref().filter(|_| self.guard == Guard::Memory);
-        let counts = |it: &Interval| it.estimate.ln().abs() >= smallest_effect.ln_1p();
-        self.is_slightly_worse() && change.is_some_and(counts)
-    }
-
-    /// What is shown, in a few words.
-    #[must_use]
-    pub fn word(&self, smallest_effect: f64) -> &'static str {
-        match self.verdict {
-            GuardVerdict::Worse if self.is_allowed => "worse, as allowed",
-            GuardVerdict::Worse => "worse",
-            GuardVerdict::NotWorse if self.is_little_memory(smallest_effect) => "below 1 MiB more",
-            GuardVerdict::NotWorse if self.is_slightly_worse() => "too little to count",
-            GuardVerdict::NotWorse => "not shown worse",
-            GuardVerdict::NotMeasured => "not measured",
-            GuardVerdict::Specified => "",
-        }
-    }
-}
 
 /// The confidence of a verification's intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]

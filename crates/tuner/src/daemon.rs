@@ -1,6 +1,13 @@
 //! A service that goes into the background by itself: what to set so that it stays.
 
-use crate::process::Left;
+/// A process whose parent ended and left it to this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) pid: u32,
+    /// Its name.
+    pub(crate) name: String,
+    pub(crate) is_zombie: bool,
+}
 
 /// Programs that go into the background, and what keeps each in the foreground. From their manuals.
 const FOREGROUND: [(&str, &str); 27] = [

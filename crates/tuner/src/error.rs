@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::process::Stop;
+use crate::stop::Stop;
 
 /// Something is wrong with a specification; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

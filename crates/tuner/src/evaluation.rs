@@ -39,6 +39,9 @@ pub enum Order {
     Parallel,
 }
 
+/// Why an evaluation was killed that its user had enough of.
+pub const BY_USER: &str = "a user killed it";
+
 /// How an evaluation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -10,8 +10,8 @@ use crate::bench::Arm;
 use crate::error::SpecError;
 use crate::ledger::{Kept, PlannedArm, VerificationRun};
 use crate::report::{EvaluationRecord, Report};
+use crate::side::Side;
 use crate::spec::{self, CheckedSpec};
-use crate::target::Side;
 use crate::{template, verification};
 
 impl Report {

@@ -10,6 +10,7 @@ use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::{Arm, Bench};
 use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
+pub use crate::evaluation::BY_USER;
 use crate::evaluation::{Measurement, Outcome};
 use crate::ledger::{Drift, Event, Kept, Ledger, PlannedArm, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
@@ -22,9 +23,6 @@ const FAILURES_IN_A_ROW: usize = 3;
 
 /// How many configurations that are sure to crash are passed over for one that is not.
 const SURE_CRASHES_MAX: usize = 8;
-
-/// Why an evaluation was killed that its user had enough of.
-pub const BY_USER: &str = "a user killed it";
 
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///

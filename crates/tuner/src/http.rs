@@ -8,8 +8,8 @@ use load::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::SideMetrics;
 use crate::parse;
+use crate::side_metrics::SideMetrics;
 
 /// An HTTP load. With `rate` or `schedule`, arrivals do not wait for answers, and both sides get
 /// the same requests at the same times. With `closed`, each connection sends its next request after

@@ -1,10 +1,14 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
+mod active_side;
 mod control;
 mod knobs;
 mod latency;
 mod loading;
+mod meters;
 mod promotion;
+mod putting;
+mod warm_control;
 mod warming;
 
 pub use promotion::{APPLY_STEPS, Changed, Changes, Left};
@@ -28,10 +32,11 @@ use crate::process::{Interrupt, RunError};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, external};
 use crate::scratch::scratch_root;
+use crate::side::Side;
 use crate::spec::{CheckedSpec, Pairing};
-use crate::target::{Instance, Side};
+use crate::target::Instance;
 use crate::template;
-use control::Ending;
+use active_side::ActiveSide;
 
 /// The world as it is.
 pub struct Live<'a> {
@@ -67,20 +72,22 @@ pub struct Live<'a> {
     /// The load waits for answers: the capacity is measured.
     saturates: bool,
     /// The sources of latency that are open.
-    meters: latency::Meters,
+    meters: meters::Meters,
     /// The control that runs on from evaluation to evaluation.
-    warm: Option<control::WarmControl>,
+    warm: Option<warm_control::WarmControl>,
     /// Why the one before it was ended.
     restarted: Option<String>,
     /// How the evaluation began.
     begun: Begun,
 }
 
-/// One side while it runs.
-struct ActiveSide {
-    instance: Instance,
-    sampler: Sampler,
-    knobs: Vec<(Knob, String)>,
+/// What becomes of the two sides at the end of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The control may run on.
+    Evaluation,
+    /// Both end.
+    All,
 }
 
 impl<'a> Live<'a> {
@@ -121,7 +128,7 @@ impl<'a> Live<'a> {
             home: None,
             output: None,
             saturates: false,
-            meters: latency::Meters::default(),
+            meters: meters::Meters::default(),
             warm: None,
             restarted: None,
             begun: Begun::default(),

@@ -1,11 +1,9 @@
 //! Metrics: their names, where they come from, and what can be derived from them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+pub use crate::side_metrics::{SideMetrics, lookup};
 use crate::spec::{Spec, TargetSpec, WorkloadSpec, requests_of};
-
-/// The metrics of one side of one block, by name.
-pub type SideMetrics = BTreeMap<String, f64>;
 
 /// What a target whose processes are known gives: CPU time, context switches, and the memory at the
 /// end of the block. (They are known where Slackline starts it, or where `target.observe` names
@@ -49,27 +47,6 @@ pub const WORKLOAD: [&str; 16] = [
     "bytes_per_s",
     "late",
 ];
-
-/// Looks a metric up; `X_per_request` and `X_per_s` are derived from X where they were not
-/// measured.
-///
-/// ```
-/// let block = [("cpu_s".to_string(), 0.5), ("requests".to_string(), 1000.0)].into();
-/// assert_eq!(tuner::metrics::lookup(&block, "cpu_s_per_request"), Some(0.0005));
-/// assert_eq!(tuner::metrics::lookup(&block, "nothing"), None);
-/// ```
-pub fn lookup(metrics: &SideMetrics, name: &str) -> Option<f64> {
-    if let Some(value) = metrics.get(name) {
-        return Some(*value);
-    }
-    [("_per_request", "requests"), ("_per_s", "duration_s")]
-        .into_iter()
-        .find_map(|(suffix, divisor)| {
-            let counted = lookup(metrics, name.strip_suffix(suffix)?)?;
-            let per = *metrics.get(divisor)?;
-            (per > 0.0).then(|| counted / per)
-        })
-}
 
 /// The metric's name with its unit at the end. The latency of requests that `wire`, `scrape` or
 /// `push` reads is in microseconds, whatever its name is: `p99` is `p99_us`.

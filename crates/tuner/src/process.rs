@@ -5,20 +5,18 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Roots;
 use rustix::process::{Pid, Signal};
 
+use crate::daemon::Left;
+use crate::environment::secret_in;
 use crate::log_end::{OUTPUT_LINES, end_of_file, extract, last_lines};
 use crate::secrets;
-use crate::verification::quoted;
-
-/// How often a running process is looked at: short beside a block, and 100 looks a second cost
-/// under 0.1 % of a core.
-const POLL: Duration = Duration::from_millis(10);
+use crate::shell_words::quoted;
+use crate::stop::POLL;
+pub use crate::stop::{Interrupt, Stop};
 
 /// What a command may print, as all of it is read into memory: some thousand times as much as any
 /// load generator's report.
@@ -31,113 +29,6 @@ const INSTANCE: &str = "SLACKLINE_INSTANCE";
 
 /// What the control groups of a run's instances are called, before its pid.
 pub(crate) const GROUP: &str = "slackline-";
-
-/// What asked an evaluation to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// A signal of that number: the experiment ends.
-    Signal(i32),
-    /// The user had enough of this evaluation; the experiment goes on.
-    Evaluation,
-}
-
-impl std::fmt::Display for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Signal(number) => write!(f, "signal {number}"),
-            Self::Evaluation => f.write_str("its user"),
-        }
-    }
-}
-
-/// A request to stop, seen by everything that waits.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt {
-    /// The number of the signal, which a signal handler writes; 0 is none (signals count from 1).
-    signal: Arc<AtomicUsize>,
-    evaluation: Arc<AtomicBool>,
-}
-
-impl Interrupt {
-    /// Catches SIGINT, SIGTERM and, unless it is ignored already, as under `nohup`, SIGHUP from now
-    /// on.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn on_signals() -> std::io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let interrupt = Self::default();
-        // Not SIGINT, which a shell's script has whatever is in the background ignore.
-        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-        for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
-            let number = usize::try_from(signal).unwrap_or(0);
-            signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.signal), number)?;
-        }
-        Ok(interrupt)
-    }
-
-    /// The signal, once there was one.
-    pub fn signal(&self) -> Option<i32> {
-        match self.signal.load(Ordering::Relaxed) {
-            0 => None,
-            number => i32::try_from(number).ok(),
-        }
-    }
-
-    /// What asked to stop, if anything did.
-    pub fn stop(&self) -> Option<Stop> {
-        let evaluation = || {
-            self.evaluation
-                .load(Ordering::Relaxed)
-                .then_some(Stop::Evaluation)
-        };
-        self.signal().map(Stop::Signal).or_else(evaluation)
-    }
-
-    /// Asks as that signal would.
-    pub fn raise(&self, signal: i32) {
-        self.signal
-            .store(usize::try_from(signal).unwrap_or(0), Ordering::Relaxed);
-    }
-
-    /// Asks the present evaluation to stop, and nothing after it.
-    pub fn kill_evaluation(&self) {
-        self.evaluation.store(true, Ordering::Relaxed);
-    }
-
-    /// The evaluation that was to stop is over.
-    pub fn evaluation_is_over(&self) {
-        self.evaluation.store(false, Ordering::Relaxed);
-    }
-
-    /// Waits, but not beyond a request to stop.
-    ///
-    /// # Errors
-    /// That request.
-    pub fn sleep(&self, duration: Duration) -> Result<(), Stop> {
-        let end = Instant::now() + duration;
-        loop {
-            if let Some(stop) = self.stop() {
-                return Err(stop);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(POLL));
-        }
-    }
-}
-
-/// Whether this process ignores a signal: proc_pid_status(5), `SigIgn`, a bit each from the lowest
-/// on.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
 
 /// A command, filled in and ready to run.
 #[derive(Clone, Debug, Default)]
@@ -183,7 +74,7 @@ impl Launch {
 
     /// A text that quotes what the command has printed, with the command's secrets masked.
     pub(crate) fn without_secrets(&self, text: &str) -> String {
-        secrets::without_secrets(self, text)
+        secrets::without_secrets(&self.argv, &self.env, &self.env_files, text)
     }
 
     /// The beginning and the end of a log, for messages: of standard error, or of standard output
@@ -293,29 +184,6 @@ impl Launch {
             started: Instant::now(),
         }
         .wait(timeout, interrupt, alive)
-    }
-}
-
-/// What a file holds as the value of a variable: its text without the end of the last line.
-pub(crate) fn secret_in(file: &Path) -> Result<String, String> {
-    let wrong = |why: String| format!("{}: {why}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    if text.contains('\0') {
-        return Err(wrong("it holds a NUL, which no variable can".into()));
-    }
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
-/// Whether a shell passes a variable of that name on (POSIX, "Name").
-pub(crate) fn is_variable(name: &str) -> Result<(), String> {
-    let is_name = name
-        .bytes()
-        .all(|it| it.is_ascii_alphanumeric() || it == b'_')
-        && name.bytes().next().is_some_and(|it| !it.is_ascii_digit());
-    match is_name {
-        true => Ok(()),
-        false => Err("a value from a file needs a name of letters, digits and _".into()),
     }
 }
 
@@ -439,17 +307,6 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The signal of that name, without `SIG`.
-pub(crate) fn signal_of(name: &str) -> Option<Signal> {
-    match name {
-        "TERM" => Some(Signal::TERM),
-        "INT" => Some(Signal::INT),
-        "QUIT" => Some(Signal::QUIT),
-        "KILL" => Some(Signal::KILL),
-        _ => None,
-    }
-}
-
 /// Ends a process group that we started: `signal` to its first process, which after `grace` is
 /// followed by SIGKILL to the whole group and all that it had started.
 pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
@@ -539,15 +396,6 @@ impl Drop for Adopting {
         let _ = rustix::process::set_child_subreaper(None);
         reap_left();
     }
-}
-
-/// A process whose parent ended and left it to this process.
-#[derive(Clone, Debug)]
-pub(crate) struct Left {
-    pub(crate) pid: u32,
-    /// Its name.
-    pub(crate) name: String,
-    is_zombie: bool,
 }
 
 /// What was started for the instance in `dir` and left to this process. A process that has

@@ -12,8 +12,11 @@ use std::time::Duration;
 use http_client::Url;
 use serde::{Deserialize, Serialize};
 
+use crate::client::client;
 use crate::process::{Interrupt, Launch};
-use crate::target::{COMMAND_TIMEOUT, client};
+
+/// No `apply` or `prepare` command may take longer.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The `apply` steps of the control, filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,15 +8,14 @@ use latency_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::assignment::SEVERAL;
 use crate::begun::{self, Begun};
-use crate::conclusion::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 use crate::error::Crash;
-use crate::evaluation::{Block, Measurement, Outcome};
-use crate::experiment::BY_USER;
-use crate::ledger::PlannedArm;
-use crate::sentence;
+use crate::evaluation::{BY_USER, Block, Measurement, Outcome};
+pub use crate::figures::{change, confidence_percent, difference, percent, significant};
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
+use crate::verdict::{
+    ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
+};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -200,21 +199,6 @@ pub enum Failure {
     Lost,
 }
 
-/// An interval.
-#[derive(JsonSchema)]
-#[schemars(rename = "Interval")]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(crate) struct IntervalSchema {
-    /// Lower end.
-    low: f64,
-    /// The estimate.
-    estimate: f64,
-    /// Upper end.
-    high: f64,
-    /// Two-sided confidence, such as 0.95.
-    confidence: f64,
-}
-
 /// The JSON Schema of a report. Fields that a version does not know may be there.
 #[must_use]
 pub fn schema() -> serde_json::Value {
@@ -286,6 +270,9 @@ pub struct ArmResult {
 pub const AGAINST_MEANS: &str = "A change compares each pair of blocks and averages these ratios, so a few extreme blocks weigh less \
      than in the means. Here the means say the opposite of the change: look at the blocks.";
 
+/// In place of the fingerprint of a template that was not the same all the time.
+pub(crate) const SEVERAL: &str = "several";
+
 /// What an experiment has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -307,44 +294,6 @@ pub enum Finding {
     Unfinished,
 }
 
-/// "−8.1 % [−9.0, −7.2]": a ratio and its interval as a change.
-///
-/// ```
-/// let interval = latency_stats::Interval { low: 0.9, estimate: 0.92, high: 0.94, confidence: 0.95 };
-/// assert_eq!(tuner::report::change(&interval), "−8.0 % [−10.0, −6.0]");
-/// ```
-pub fn change(interval: &Interval) -> String {
-    format!(
-        "{} % [{}, {}]",
-        percent(interval.estimate),
-        percent(interval.low),
-        percent(interval.high)
-    )
-}
-
-/// A ratio as a signed percentage. What is rounded to zero has no minus.
-///
-/// ```
-/// assert_eq!(tuner::report::percent(0.9996), "+0.0");
-/// assert_eq!(tuner::report::percent(0.9994), "−0.1");
-/// ```
-pub fn percent(ratio: f64) -> String {
-    let percent = (ratio - 1.0) * 100.0;
-    let text = format!("{:.1}", percent.abs());
-    let sign = if percent < 0.0 && text != "0.0" {
-        "−"
-    } else {
-        "+"
-    };
-    format!("{sign}{text}")
-}
-
-/// A confidence in per cent, without digits that nobody asked for: `95`, `99.17`.
-#[must_use]
-pub fn confidence_percent(confidence: f64) -> f64 {
-    (confidence * 1e4).round() / 100.0
-}
-
 /// A score as a reader takes it: the objective's change against the control, or its value. (The
 /// search minimises scores, so that of an objective to maximise is negated.)
 pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
@@ -352,55 +301,6 @@ pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
     match objective.scale {
         ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
         ObjectiveScale::Absolute => significant(score),
-    }
-}
-
-/// A measured number to four significant digits, with the zeros at its end: so numbers beside each
-/// other have as many. The scripts of the pages have the same rule, as `digits`.
-///
-/// ```
-/// assert_eq!(tuner::report::significant(1.02), "1.020");
-/// assert_eq!(tuner::report::significant(-64.4), "−64.40");
-/// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
-/// assert_eq!(tuner::report::significant(98_765.4), "98770");
-/// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
-/// assert_eq!(tuner::report::significant(0.0), "0");
-/// ```
-#[must_use]
-pub fn significant(value: f64) -> String {
-    let size = value.abs();
-    // Of two that are equally near, scripts take the larger one. Sixty digits tell what is exact.
-    let exact = format!("{size:.60e}");
-    let rest = exact.split('e').next().and_then(|digits| digits.get(5..));
-    let is_between = rest.is_some_and(|rest| rest.trim_end_matches('0') == "5");
-    let text = format!("{:.3e}", if is_between { size.next_up() } else { size });
-    let exponent = text.split('e').nth(1).and_then(|it| it.parse::<i32>().ok());
-    let text = match (text.parse::<f64>(), exponent) {
-        _ if size == 0.0 || !size.is_finite() => size.to_string(),
-        (Ok(rounded), Some(exponent)) if (1e-4..1e6).contains(&size) => {
-            let places = usize::try_from(3 - exponent).unwrap_or(0);
-            format!("{rounded:.places$}")
-        }
-        _ => text,
-    };
-    match value < 0.0 {
-        true => format!("−{text}"),
-        false => text,
-    }
-}
-
-/// What differs from the control, or "as control".
-pub fn difference(configuration: &Configuration, control: &Configuration) -> String {
-    let changed: Vec<String> = configuration
-        .0
-        .iter()
-        .filter(|(name, value)| control.0.get(*name) != Some(value))
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    if changed.is_empty() {
-        "as control".into()
-    } else {
-        changed.join(" ")
     }
 }
 
@@ -428,29 +328,6 @@ impl Finding {
 }
 
 impl ArmResult {
-    /// An arm of which nothing is known yet.
-    pub(crate) fn of(planned: &PlannedArm) -> Self {
-        Self {
-            name: planned.name.clone(),
-            is_candidate: planned.is_candidate,
-            capacity_of: planned.capacity_of.clone(),
-            configuration: planned.configuration.clone(),
-            ratios: BTreeMap::new(),
-            without_interval: BTreeMap::new(),
-            means: BTreeMap::new(),
-            violated: Vec::new(),
-            constraints: Vec::new(),
-            guards: Vec::new(),
-            detectable: BTreeMap::new(),
-            faults: Vec::new(),
-            unsteady: Vec::new(),
-            few_requests: None,
-            runs: 0,
-            blocks: 0,
-            runs_blocks: Vec::new(),
-        }
-    }
-
     /// Whether the plain means of a metric say the opposite of its change.
     #[must_use]
     pub fn is_against_means(&self, metric: &str) -> bool {
@@ -478,11 +355,6 @@ impl Report {
     /// The best of the verified candidates.
     pub fn winner(&self) -> Option<&ArmResult> {
         self.verification.iter().find(|arm| arm.is_candidate)
-    }
-
-    /// The sentence that goes with the finding.
-    pub(crate) fn say(&self, metric: &str) -> String {
-        sentence::of(self, metric)
     }
 
     /// Where an experiment comes from stays so, whatever it has measured since.

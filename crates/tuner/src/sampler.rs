@@ -3,10 +3,10 @@
 use host::{CgroupReader, HsPerf, ProcessTree, Roots};
 use http_client::Data;
 
+use crate::client::client;
 use crate::error::Fault;
 use crate::metrics::{JIT_TIME, SideMetrics};
 use crate::spec::{MetricSpec, ObserveSpec};
-use crate::target::client;
 
 /// What is counted of one side of the target.
 #[derive(Debug, Default)]

@@ -1,8 +1,11 @@
 //! The secrets of a command: what a message that quotes the command, or its output, must not show.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use http_client::MASK;
 
-use crate::process::{Launch, secret_in};
+use crate::environment::secret_in;
 use crate::spec::credentials::{self, Words};
 
 /// Nothing shorter is masked in an output: a value such as `false` would take words out of
@@ -36,14 +39,19 @@ fn hidden(argv: &[String]) -> Vec<String> {
 
 /// A text that a command has printed, or that speaks of it, with each of the command's secrets
 /// masked: values under names that look secret, options, headers, and what comes from files.
-pub(crate) fn without_secrets(launch: &Launch, text: &str) -> String {
-    let mut secrets = hidden(&launch.argv);
-    for (name, value) in &launch.env {
+pub(crate) fn without_secrets(
+    argv: &[String],
+    env: &BTreeMap<String, String>,
+    env_files: &BTreeMap<String, PathBuf>,
+    text: &str,
+) -> String {
+    let mut secrets = hidden(argv);
+    for (name, value) in env {
         if http_client::is_secret_name(name) {
             secrets.push(value.clone());
         }
     }
-    let files = launch.env_files.values();
+    let files = env_files.values();
     secrets.extend(files.filter_map(|file| secret_in(file).ok()));
     secrets.retain(|secret| secret.chars().count() >= SECRET_CHARS_MIN);
     // A secret may be a part of another one.
@@ -55,7 +63,7 @@ pub(crate) fn without_secrets(launch: &Launch, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::process::Launch;
 
     #[test]
     fn what_a_command_prints_shows_none_of_its_secrets() {
@@ -86,7 +94,7 @@ mod tests {
         let said =
             "0ption-pw w0rd-token h3ader-token env-s3cret f1le-t0ken; plain-word harmless none";
         assert_eq!(
-            without_secrets(&launch, said),
+            launch.without_secrets(said),
             "… … … … …; plain-word harmless none"
         );
         let line = launch.command_line();

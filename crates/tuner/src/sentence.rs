@@ -7,33 +7,20 @@ use latency_stats::{Interval, mean_interval};
 use crate::capacity;
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
-use crate::report::{
-    ArmResult, EvaluationRecord, Finding, Recommended, Report, change, confidence_percent,
-    score_text, significant,
-};
+use crate::figures::{change, confidence_percent, significant};
+pub use crate::figures::{counted, sentence};
+use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, score_text};
 use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
 
-/// A number of things: `1 alarm`, `2 alarms`.
-#[must_use]
-pub fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
-}
-
-/// A text that begins like a sentence and ends like one.
-#[must_use]
-pub fn sentence(text: &str) -> String {
-    let mut letters = text.trim_end_matches('.').chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).chain(['.']).collect(),
-        None => String::new(),
+impl Report {
+    /// The sentence that goes with the finding.
+    pub(crate) fn say(&self, metric: &str) -> String {
+        of(self, metric)
     }
 }
 
 /// What is said of a report, whose objective has this name.
-pub(crate) fn of(report: &Report, objective: &str) -> String {
+fn of(report: &Report, objective: &str) -> String {
     let evaluations = counted(report.evaluations.len(), "evaluation");
     if let Some(error) = &report.error {
         return format!("Ended after {evaluations}: {error}. There is no result.");

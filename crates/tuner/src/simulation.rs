@@ -14,7 +14,7 @@ use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
-use crate::process::Stop;
+use crate::stop::Stop;
 
 /// How a configuration really behaves, without noise.
 #[derive(Clone, Copy, Debug, PartialEq)]

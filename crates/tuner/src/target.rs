@@ -12,73 +12,22 @@ use host::{CpuQuota, HostError, Journal, Roots};
 use http_client::Url;
 
 use crate::bench::Arm;
+use crate::client::{REQUEST_TIMEOUT, client};
 use crate::daemon;
+use crate::environment::is_variable;
 use crate::error::{Crash, CrashKind, Fault};
 use crate::process::{self, Interrupt, Launch, RunError};
-use crate::reapply::{Reapply, Step};
+use crate::reapply::{COMMAND_TIMEOUT, Reapply, Step};
+use crate::side::Side;
 use crate::spec::{ApplySpec, CheckedSpec, FileSpec, ReadySpec, TextOrFile};
+use crate::stop::signal_of;
 use crate::template::{self, Variables};
 
-/// Readiness probes and `apply` requests are local; longer than this is a refusal.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often readiness is probed.
 const READY_POLL: Duration = Duration::from_millis(50);
 /// How long a service that is ready may take to go into the background, the first time that it is
 /// started.
 const BACKGROUND_WAIT: Duration = Duration::from_millis(200);
-/// No `apply` or `prepare` command may take longer.
-pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// One of the two sides of an experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Control,
-    Experiment,
-}
-
-impl Side {
-    pub(crate) const BOTH: [Self; 2] = [Self::Control, Self::Experiment];
-
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Self::Control => 0,
-            Self::Experiment => 1,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Control => "control",
-            Self::Experiment => "experiment",
-        }
-    }
-
-    /// Whose fault a refusal is: the experiment's configuration, or, on the control, the harness.
-    pub(crate) fn fault(self, crash: impl Into<Crash>) -> Fault {
-        let crash = crash.into();
-        match self {
-            Self::Control => Fault::Harness(format!("control: {crash}")),
-            Self::Experiment => Fault::Configuration(crash),
-        }
-    }
-
-    /// Whose fault it is that this side's load was not measured: nobody's but the harness's; on the
-    /// experiment it may be this configuration's doing all the same, so the next one gets its
-    /// chance.
-    pub(crate) fn unmeasured(self, message: String) -> Fault {
-        match self {
-            Self::Control => Fault::Harness(message),
-            Self::Experiment => Fault::Unmeasured(message),
-        }
-    }
-
-    pub(crate) fn run_fault(self, error: RunError) -> Fault {
-        match error {
-            RunError::Interrupted(stop) => Fault::Interrupted(stop),
-            error => self.fault(error.to_string()),
-        }
-    }
-}
 
 /// One side of the target, as it is now.
 #[derive(Debug)]
@@ -284,7 +233,7 @@ impl Instance {
         enter.push("env".to_owned());
         // Others see a command's words, and not its environment.
         let variables = self.launch.env.iter();
-        let dropped = variables.filter(|(name, _)| process::is_variable(name).is_err());
+        let dropped = variables.filter(|(name, _)| is_variable(name).is_err());
         enter.extend(dropped.map(|(name, value)| format!("{name}={value}")));
         self.launch.argv.splice(0..0, enter);
         Ok(())
@@ -587,8 +536,8 @@ impl Instance {
         journal: &mut Journal,
     ) -> Result<(), HostError> {
         if let Some(mut child) = self.child.take() {
-            let signal = process::signal_of(&spec.target.stop.signal)
-                .unwrap_or(rustix::process::Signal::TERM);
+            let signal =
+                signal_of(&spec.target.stop.signal).unwrap_or(rustix::process::Signal::TERM);
             process::end_group(
                 &mut child,
                 signal,
@@ -612,11 +561,6 @@ impl Drop for Instance {
             }
         }
     }
-}
-
-/// The client for a service's own addresses and for Prometheus.
-pub(crate) fn client() -> http_client::Client {
-    http_client::Client::new(REQUEST_TIMEOUT)
 }
 
 fn free_port() -> std::io::Result<u16> {

@@ -13,8 +13,34 @@ use crate::error::TunerError;
 use crate::evaluation::Outcome;
 use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
+pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
 use crate::template;
+
+impl ArmResult {
+    /// An arm of which nothing is known yet.
+    pub(crate) fn of(planned: &PlannedArm) -> Self {
+        Self {
+            name: planned.name.clone(),
+            is_candidate: planned.is_candidate,
+            capacity_of: planned.capacity_of.clone(),
+            configuration: planned.configuration.clone(),
+            ratios: BTreeMap::new(),
+            without_interval: BTreeMap::new(),
+            means: BTreeMap::new(),
+            violated: Vec::new(),
+            constraints: Vec::new(),
+            guards: Vec::new(),
+            detectable: BTreeMap::new(),
+            faults: Vec::new(),
+            unsteady: Vec::new(),
+            few_requests: None,
+            runs: 0,
+            blocks: 0,
+            runs_blocks: Vec::new(),
+        }
+    }
+}
 
 /// The `top` best configurations that are not the control: the model's choice first, then by
 /// measured score among those completed since the last drift.
@@ -303,15 +329,4 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
     let mut seen = BTreeSet::new();
     lines.retain(|line| seen.insert(line.clone()));
     lines
-}
-
-/// A word as a shell takes it.
-#[must_use]
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }

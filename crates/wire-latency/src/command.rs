@@ -4,17 +4,17 @@
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command as Process, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::Error;
 use crate::distribution::Distribution;
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::source::{LatencySource, Surroundings, Wrong};
+use crate::stopper::Stopper;
 
 /// A command that takes longer is ended.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -23,57 +23,6 @@ const OUTPUT_MAX: usize = 4096;
 
 /// How often it is looked whether a command that has closed its output has ended.
 const END_EVERY: Duration = Duration::from_millis(2);
-
-/// Ends what a source runs, from another thread.
-#[derive(Clone, Debug, Default)]
-pub struct Stopper(Arc<Mutex<Running>>);
-
-#[derive(Debug, Default)]
-struct Running {
-    is_over: bool,
-    /// The process group of the command that runs, until the command has been waited for.
-    group: Option<Pid>,
-}
-
-impl Stopper {
-    /// Kills what runs, with its process group. The source starts nothing more.
-    pub fn stop(&self) {
-        self.lock().is_over = true;
-        self.kill();
-    }
-
-    fn kill(&self) {
-        if let Some(group) = self.lock().group {
-            // It may have ended by itself meanwhile.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-
-    fn spawn(&self, process: &mut Process) -> io::Result<Child> {
-        let mut running = self.lock();
-        if running.is_over {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let child = process.process_group(0).spawn()?;
-        running.group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(child)
-    }
-
-    /// The end of the command, where it has ended. From then on its number may be another
-    /// process's.
-    fn reap(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
-        let mut running = self.lock();
-        let status = child.try_wait()?;
-        if status.is_some() {
-            running.group = None;
-        }
-        Ok(status)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A command that is run for each poll.
 #[derive(Debug)]

@@ -23,6 +23,7 @@
 mod command;
 mod connection;
 mod distribution;
+mod error;
 mod exposition;
 mod filter;
 mod meter;
@@ -30,6 +31,7 @@ mod monitor;
 mod namespace;
 mod pace;
 mod prometheus;
+mod promql;
 mod protocol;
 mod push;
 mod reading;
@@ -38,12 +40,13 @@ mod sampling;
 mod scrape;
 mod segment;
 mod source;
+mod stopper;
 mod tracker;
 mod window;
 mod wire;
 
-pub use command::Stopper;
 pub use distribution::{Buckets, Distribution, Fine};
+pub use error::Error;
 pub use meter::Meter;
 pub use monitor::Monitor;
 pub use protocol::Protocol;
@@ -52,64 +55,8 @@ pub use source::{
     LatencySource, PrometheusSpec, PushSpec, ScrapeSpec, SourceSpec, Surroundings, Unit, WireSpec,
     Wrong,
 };
+pub use stopper::Stopper;
 pub use window::{Window, WindowRules};
-
-/// What can go wrong when a source is opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No thread can be started.
-    #[error("no thread can be started: {0}")]
-    Thread(#[source] std::io::Error),
-    /// No socket can be opened for timers.
-    #[error("{of}: {source}")]
-    Listen {
-        /// The address or path.
-        of: String,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// The specification cannot be meant.
-    #[error(transparent)]
-    Spec(#[from] Wrong),
-    /// No packet socket can be opened.
-    #[error("packets cannot be read: {0}{hint}", hint = hint(.0, "CAP_NET_RAW"))]
-    Packets(#[source] std::io::Error),
-    /// The network namespace of a process cannot be entered.
-    #[error("{path}: {source}{hint}", path = .path.display(), hint = hint(.source, "CAP_SYS_ADMIN"))]
-    Namespace {
-        /// The namespace's file.
-        path: std::path::PathBuf,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-}
-
-fn hint(error: &std::io::Error, capability: &str) -> String {
-    match error.kind() {
-        std::io::ErrorKind::PermissionDenied => format!(": run as root, or with {capability}"),
-        std::io::ErrorKind::NotFound => ": is the process gone?".to_owned(),
-        // EAFNOSUPPORT of socket(2).
-        _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            ": the kernel lacks CONFIG_PACKET".to_owned()
-        }
-        _ => String::new(),
-    }
-}
-
-impl Error {
-    /// Whether a privilege or a kernel feature is missing (exit code 3).
-    #[must_use]
-    pub fn is_missing_privilege(&self) -> bool {
-        match self {
-            Self::Packets(source) | Self::Namespace { source, .. } => {
-                source.kind() == std::io::ErrorKind::PermissionDenied
-                    || source.raw_os_error() == Some(libc::EAFNOSUPPORT)
-            }
-            _ => false,
-        }
-    }
-}
 
 /// Whether packets can be read here.
 ///

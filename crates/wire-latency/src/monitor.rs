@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::command::Stopper;
 use crate::reading::{Look, Slice};
 use crate::source::{LatencySource, SourceSpec, Surroundings};
+use crate::stopper::Stopper;
 use crate::window::{Window, WindowRules};
 use crate::{Distribution, Error, open};
 

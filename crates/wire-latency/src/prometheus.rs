@@ -34,7 +34,7 @@ impl Prometheus {
             url,
             client: Client::new(TIMEOUT),
             quantile: surroundings.percentile / 100.0,
-            window: window_of(spec)?,
+            window: spec.window()?,
             pace: Pace::new(LOOK_EVERY),
         })
     }
@@ -111,61 +111,6 @@ impl Prometheus {
     }
 }
 
-/// The time that the query looks back.
-pub(crate) fn window_of(spec: &PrometheusSpec) -> Result<Duration, Wrong> {
-    let wrong = |why: String| Wrong::new("prometheus.window_s", why);
-    let unusable = |window_s: f64| wrong(format!("{window_s} s cannot be a window"));
-    if let Some(window_s) = spec.window_s {
-        let window = Duration::try_from_secs_f64(window_s).ok();
-        return window
-            .filter(|window| !window.is_zero())
-            .ok_or_else(|| unusable(window_s));
-    }
-    let mut ranges = ranges(&spec.query);
-    ranges.dedup();
-    match ranges.as_slice() {
-        [one] => Ok(*one),
-        _ => Err(wrong(
-            "write how far the query looks back, in seconds: the query has no range such as [30s], or several"
-                .to_owned(),
-        )),
-    }
-}
-
-/// The ranges in a query: `[30s]`, `[1h30m]`, and of a subquery `[5m:10s]` the first part.
-fn ranges(query: &str) -> Vec<Duration> {
-    let inside = query.split('[').skip(1);
-    inside
-        .filter_map(|rest| rest.split_once(']'))
-        .filter_map(|(range, _)| duration_of(range.split(':').next().unwrap_or(range).trim()))
-        .collect()
-}
-
-/// A duration as Prometheus writes it
-/// (prometheus.io/docs/prometheus/latest/querying/basics/#float-literals-and-time-durations).
-fn duration_of(text: &str) -> Option<Duration> {
-    let (mut total, mut rest) = (Duration::ZERO, text);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let count: u32 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit());
-        let (unit, behind) = rest.split_at(end.unwrap_or(rest.len()));
-        let ms: u64 = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60 * 1000,
-            "h" => 3600 * 1000,
-            "d" => 24 * 3600 * 1000,
-            "w" => 7 * 24 * 3600 * 1000,
-            _ => return None,
-        };
-        total = total.checked_add(Duration::from_millis(ms).checked_mul(count)?)?;
-        rest = behind;
-    }
-    (!total.is_zero()).then_some(total)
-}
-
 fn is_nan(answer: &Answer) -> bool {
     match &answer.data {
         Data::Scalar(value) => value.is_nan(),
@@ -212,35 +157,6 @@ mod tests {
             unit: Unit::Seconds,
         };
         Prometheus::new(&spec, &Surroundings::default()).unwrap()
-    }
-
-    #[test]
-    fn the_window_is_that_of_the_query() {
-        let window = |query: &str, window_s| {
-            window_of(&PrometheusSpec {
-                url: String::new(),
-                query: query.to_owned(),
-                requests: None,
-                window_s,
-                unit: Unit::Seconds,
-            })
-        };
-        let seconds = |count| Ok(Duration::from_secs(count));
-        assert_eq!(window("increase(a[30s])", None), seconds(30));
-        assert_eq!(window("a[1h30m] / b[1h30m]", None), seconds(5400));
-        assert_eq!(window("max_over_time(a[5m:10s])", None), seconds(300));
-        assert_eq!(window("job:p99:30s", Some(30.0)), seconds(30));
-        for (query, window_s) in [
-            ("job:p99:30s", None),
-            ("a[30s] / b[1m]", None),
-            ("a[x]", None),
-            ("a[30s]", Some(0.0)),
-            ("a[30s]", Some(-1.0)),
-            ("a[30s]", Some(f64::NAN)),
-        ] {
-            let why = window(query, window_s).unwrap_err();
-            assert_eq!(why.key, "prometheus.window_s", "{query}: {why}");
-        }
     }
 
     const NUMBER: &str = r#"{"resultType":"vector","result":[{"metric":{},"value":[1,"0.25"]}]}"#;

@@ -1,15 +1,15 @@
 //! Where latencies come from: what a user writes, and what every source can do.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::command::Stopper;
-use crate::prometheus::window_of;
+use crate::promql::ranges;
 use crate::protocol::Protocol;
 use crate::reading::{NoData, Slice};
+use crate::stopper::Stopper;
 
 /// A place that latencies come from.
 pub trait LatencySource: Send {
@@ -218,7 +218,28 @@ pub struct PrometheusSpec {
 impl PrometheusSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         http_client::check_url(&self.url).map_err(|why| Wrong::new("prometheus.url", why))?;
-        window_of(self).map(drop)
+        self.window().map(drop)
+    }
+
+    /// The time that the query looks back.
+    pub(crate) fn window(&self) -> Result<Duration, Wrong> {
+        let wrong = |why: String| Wrong::new("prometheus.window_s", why);
+        let unusable = |window_s: f64| wrong(format!("{window_s} s cannot be a window"));
+        if let Some(window_s) = self.window_s {
+            let window = Duration::try_from_secs_f64(window_s).ok();
+            return window
+                .filter(|window| !window.is_zero())
+                .ok_or_else(|| unusable(window_s));
+        }
+        let mut ranges = ranges(&self.query);
+        ranges.dedup();
+        match ranges.as_slice() {
+            [one] => Ok(*one),
+            _ => Err(wrong(
+                "write how far the query looks back, in seconds: the query has no range such as [30s], or several"
+                    .to_owned(),
+            )),
+        }
     }
 }
 
@@ -332,5 +353,35 @@ mod tests {
         }
         let good = "s = { scrape = { url = \"http://127.0.0.1:9/metrics\", histogram = \"h\" } }";
         assert_eq!(parse(good).unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_window_is_that_of_the_query() {
+        let window = |query: &str, window_s| {
+            let spec = PrometheusSpec {
+                url: String::new(),
+                query: query.to_owned(),
+                requests: None,
+                window_s,
+                unit: Unit::Seconds,
+            };
+            spec.window()
+        };
+        let seconds = |count| Ok(Duration::from_secs(count));
+        assert_eq!(window("increase(a[30s])", None), seconds(30));
+        assert_eq!(window("a[1h30m] / b[1h30m]", None), seconds(5400));
+        assert_eq!(window("max_over_time(a[5m:10s])", None), seconds(300));
+        assert_eq!(window("job:p99:30s", Some(30.0)), seconds(30));
+        for (query, window_s) in [
+            ("job:p99:30s", None),
+            ("a[30s] / b[1m]", None),
+            ("a[x]", None),
+            ("a[30s]", Some(0.0)),
+            ("a[30s]", Some(-1.0)),
+            ("a[30s]", Some(f64::NAN)),
+        ] {
+            let why = window(query, window_s).unwrap_err();
+            assert_eq!(why.key, "prometheus.window_s", "{query}: {why}");
+        }
     }
 }

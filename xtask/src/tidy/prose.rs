@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use super::Finding;
+use super::finding::Finding;
 
 /// A sentence with more words has a second idea (the house style).
 const WORDS_MAX: usize = 40;

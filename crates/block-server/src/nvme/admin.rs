@@ -1,18 +1,15 @@
 //! Commands of an admin queue.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::command::{Entry, FABRICS, Status};
-use super::controller::{Controller, Subsystem};
+use super::controller::Controller;
 use super::features::{Features, HOST_ID, HOST_ID_BYTES, Value};
 use super::identify::{self, EVENTS_MAX, IDENTIFY_BYTES, NAMESPACE_EVENTS, VERSION};
-use super::numbers::Namespaces;
+use super::view::View;
 use super::{QUEUE_ENTRIES, log_page};
-use crate::allow::Client;
-use crate::export::Export;
 
 const GET_LOG: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
@@ -39,33 +36,6 @@ const SHUTDOWN_COMPLETE: u32 = 2 << 2;
 const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 /// The largest log page that is answered at once.
 const LOG_BYTES: usize = 128 << 10;
-
-/// What admin commands see of the server.
-pub struct View<'a> {
-    /// The subsystem.
-    pub subsystem: &'a Subsystem,
-    /// Its namespaces.
-    pub namespaces: &'a Namespaces,
-    /// Where the host is.
-    pub peer: Option<IpAddr>,
-    /// Data of one command at most.
-    pub transfer_bytes: usize,
-}
-
-impl View<'_> {
-    /// The namespaces that the host may use.
-    pub fn visible(&self) -> impl Iterator<Item = (u32, &Arc<Export>)> {
-        let all = self.namespaces.iter();
-        all.filter(|(_, export)| export.allow.admits(Client::at(self.peer)))
-            .map(|(&number, export)| (number, export))
-    }
-
-    /// The namespace with a number, if the host may use it.
-    pub fn find(&self, number: u32) -> Option<&Arc<Export>> {
-        let export = self.namespaces.get(&number);
-        export.filter(|export| export.allow.admits(Client::at(self.peer)))
-    }
-}
 
 /// What a command is answered with.
 #[derive(Debug, PartialEq, Eq)]

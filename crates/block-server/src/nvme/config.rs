@@ -7,7 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{DISCOVERY_NQN, NQN_MAX_BYTES};
-use crate::config::{ConfigError, Reader};
+use crate::place::ConfigError;
+use crate::reader::Reader;
 
 /// Where NVMe/TCP is served, and under which name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest as _, Sha256};
 
@@ -12,15 +12,12 @@ use super::numbers::{self, Namespaces, Numbers};
 use super::{IO_QUEUES, Structure};
 use crate::config::{Config, ConfigError};
 use crate::export::{Export, Exports};
+use crate::lock::lock;
 
 /// Numbers above this have a meaning of their own (Fabrics 1.1, "Connect Command": CNTLID).
 const CONTROLLER_MAX: u16 = 0xffef;
 /// Entries of a controller's error log.
 pub const ERRORS_KEPT: usize = 16;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An entry of the error log.
 #[derive(Debug, Clone, Copy)]

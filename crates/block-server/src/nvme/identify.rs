@@ -1,8 +1,8 @@
 //! Data structures of the Identify command.
 
-use super::admin::View;
 use super::command::Status;
 use super::controller::Controller;
+use super::view::View;
 use super::{BLOCK_BYTES, DISCOVERY_NQN, IN_CAPSULE_BYTES, NAMESPACES, QUEUE_ENTRIES, Structure};
 use crate::device::Storage;
 use crate::export::Export;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Structure;
-use super::admin::View;
 use super::command::Status;
 use super::controller::{Controller, ERRORS_KEPT};
 use super::identify::ALL_NAMESPACES;
+use super::view::View;
 use crate::export::ExportStats;
 
 /// Error Information.

@@ -28,6 +28,7 @@ pub mod link;
 pub mod log_page;
 pub mod numbers;
 pub mod pdu;
+pub mod view;
 
 mod answers;
 mod perform;

@@ -9,11 +9,12 @@ use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
 use dataplane::{Calls, FlowId, Time};
 
-use super::admin::{Answer, View};
+use super::admin::Answer;
 use super::command::Status;
 use super::io::{self, Io};
 use super::link::Inbound;
 use super::queue::{Batch, Queue, Role};
+use super::view::View;
 use super::{connect, pdu};
 use crate::connection::{Body, Connection};
 use crate::execute::{Pending, Reply};

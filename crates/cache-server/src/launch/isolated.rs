@@ -14,7 +14,7 @@ use dataplane::isolated::{
     StackSide,
 };
 use dataplane::launch::{self, Shards};
-use dataplane::sandbox;
+use dataplane::sandbox::{self, Opens};
 use dataplane::shard::{Plane, ShardConfig};
 use dataplane::xdp::XdpBackend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -178,7 +178,7 @@ impl Stacks {
             running.start(config, move || Ok((side, NoApplication)))?;
         }
         if options.is_sandboxed {
-            sandbox::restrict_system_calls(&[])?;
+            sandbox::restrict_system_calls(&[], Opens::Nothing)?;
         }
         while running.wait(TICK)? {
             if application.has_ended() {

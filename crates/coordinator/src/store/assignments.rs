@@ -14,23 +14,6 @@ use super::evaluations::{Running, begin, find_evaluation, insert_block, write_en
 use super::{Store, now_ms, to_json, usize_of};
 use crate::error::Error;
 
-/// The tables of this part: version 3 of the schema.
-pub(super) const MIGRATION: &str = "
-ALTER TABLE experiments ADD COLUMN on_workers BIGINT NOT NULL DEFAULT 0;
-ALTER TABLE evaluations ADD COLUMN host TEXT;
-CREATE TABLE assignments (
-    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
-    verification BIGINT NOT NULL,
-    arm BIGINT NOT NULL,
-    number BIGINT NOT NULL,
-    attempt BIGINT NOT NULL,
-    worker TEXT,
-    incumbent DOUBLE PRECISION,
-    created_ms BIGINT NOT NULL,
-    PRIMARY KEY (experiment, verification, arm, number)
-);
-";
-
 /// Something that a worker measures, or will.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assigned {

@@ -5,10 +5,9 @@ use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::{Cell, Database};
 use super::entries;
-use super::experiments::{
-    ExperimentRow, State as ExperimentState, find, put_promotion, set, state,
-};
+use super::experiments::put_promotion;
 use super::promotion::Promotion;
+use super::row::{ExperimentRow, State as ExperimentState, find, set, state};
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 

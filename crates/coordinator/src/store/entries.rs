@@ -5,7 +5,7 @@ use tuner::continuous::Entry;
 use tuner::spec::Mode;
 
 use super::database::Database;
-use super::experiments::find;
+use super::row::find;
 use super::to_json;
 use crate::error::Error;
 

@@ -10,8 +10,8 @@ use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{Mode, Spec};
 
 use super::database::{Cell, Database};
-use super::experiments::{State, find};
 use super::queue::is_queue_paused;
+use super::row::{State, find};
 use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 

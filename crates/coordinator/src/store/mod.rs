@@ -19,6 +19,8 @@ mod evaluations;
 mod experiments;
 mod promotion;
 mod queue;
+mod requests;
+mod row;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -30,13 +32,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use assignments::Assigned;
 pub use continuous::{Moment, Standing};
 pub(crate) use creation::Elsewhere;
-pub use creation::{NewExperiment, Once};
+pub use creation::NewExperiment;
 pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Point, Running, Tally};
-pub(crate) use experiments::unfinished;
-pub use experiments::{ExperimentRow, State, Summary, Wish};
 pub use promotion::Promotion;
+pub use requests::Once;
+pub use row::{ExperimentRow, State, Summary, Wish};
+pub(crate) use row::{refused, unfinished};
 use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;
 

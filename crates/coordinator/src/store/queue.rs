@@ -2,10 +2,10 @@
 
 use bayes_opt::Configuration;
 
-use super::creation::{Once, made_before, remember};
 use super::database::Database;
-use super::experiments::find;
-use super::{State, Store, json, now_ms, to_json};
+use super::requests::{Once, made_before, remember};
+use super::row::{State, find};
+use super::{Store, json, now_ms, to_json};
 use crate::error::Error;
 
 /// The place behind all that wait, inside a transaction: the time, and later than the last one's

@@ -9,6 +9,23 @@ use std::time::{Duration, Instant};
 use super::database::Database;
 use crate::error::Error;
 
+/// What workers on other hosts measure: version 3 of the schema.
+const ASSIGNMENTS: &str = "
+ALTER TABLE experiments ADD COLUMN on_workers BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE evaluations ADD COLUMN host TEXT;
+CREATE TABLE assignments (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    verification BIGINT NOT NULL,
+    arm BIGINT NOT NULL,
+    number BIGINT NOT NULL,
+    attempt BIGINT NOT NULL,
+    worker TEXT,
+    incumbent DOUBLE PRECISION,
+    created_ms BIGINT NOT NULL,
+    PRIMARY KEY (experiment, verification, arm, number)
+);
+";
+
 /// One step a version; what has been released is never edited, only followed by another.
 const MIGRATIONS: &[&str] = &[
     "
@@ -88,7 +105,7 @@ CREATE TABLE entries (
     PRIMARY KEY (experiment, number)
 );
 ",
-    super::assignments::MIGRATION,
+    ASSIGNMENTS,
     "
 ALTER TABLE evaluations ADD COLUMN output TEXT;
 CREATE TABLE requests (

@@ -15,7 +15,7 @@ use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{BudgetSpec, Mode, TargetSpec};
 
 use super::database::Database;
-use super::experiments::set;
+use super::row::set;
 use super::{
     EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, Running, State, Store, Wish,
     now_ms,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use tuner::spec::TargetSpec;
 
 use super::database::Database;
-use super::experiments::{State, Summary};
+use super::row::{State, Summary};
 use crate::error::Error;
-use crate::promotion::shared_service;
+use crate::shared_service::shared_service;
 
 /// What ends the wait for a paused queue.
 const RESUME_QUEUE: &str = "until the queue is resumed: `slackline experiments resume-queue`";

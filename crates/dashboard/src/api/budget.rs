@@ -12,7 +12,8 @@ use tuner::sentence::counted;
 use tuner::spec::check_wall_time;
 
 use super::body::body;
-use super::{Here, Shown, act};
+use super::shown::{Shown, act};
+use crate::app::Here;
 use crate::audit::Detail;
 use crate::reply::Refusal;
 

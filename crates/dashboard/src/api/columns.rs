@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
 
-use super::{Here, Who};
+use crate::app::{Here, Who};
 use crate::explain::{Explanation, Pair};
 use crate::readers;
 use crate::reply::{Refusal, Reply, blocking};
@@ -97,7 +97,7 @@ fn points_of(row: &ExperimentRow, ended: &[Point]) -> Result<Points, Error> {
 }
 
 pub(crate) async fn points(State(app): Here, Path(id): Path<String>) -> Reply<Points> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     blocking(move || {
         let store = app.coordinator.store();
         points_of(&store.experiment(id)?, &store.points(id)?)
@@ -107,7 +107,7 @@ pub(crate) async fn points(State(app): Here, Path(id): Path<String>) -> Reply<Po
 }
 
 pub(crate) async fn model(State(app): Here, Path(id): Path<String>) -> Reply<Explanation> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     blocking(move || {
         app.models
             .explain(&app.coordinator, id)
@@ -132,7 +132,7 @@ pub(crate) async fn model_pair(
     Path(id): Path<String>,
     Params(query): Params<PairQuery>,
 ) -> Reply<Pair> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     let coordinator = Arc::clone(&app.coordinator);
     let row = blocking(move || coordinator.store().experiment(id)).await?;
     let parameters: Vec<&str> = row.report.control.0.keys().map(String::as_str).collect();
@@ -178,7 +178,7 @@ pub(crate) struct Rounds {
 const ROUNDS_MAX: usize = 5000;
 
 pub(crate) async fn rounds(State(app): Here, Path(id): Path<String>) -> Reply<Rounds> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     blocking(move || {
         let coordinator = &app.coordinator;
         let moment = coordinator.store().moment(id, ROUNDS_MAX)?;

@@ -12,11 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tuner::spec::{Masks, Spec};
 
-use super::{Here, Shown, Who, act};
-use crate::access::Role;
+use super::shown::{Shown, act};
+use crate::app::{App, Here, Who};
 use crate::readers;
 use crate::reply::{Refusal, Reply, blocking};
-use crate::server::App;
+use crate::role::Role;
 use crate::web::{Params, needed_of, one_of};
 
 /// What an export can be.
@@ -35,7 +35,7 @@ pub(crate) async fn export(
     Path(id): Path<String>,
     Params(query): Params<ExportQuery>,
 ) -> Result<Response, Refusal> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     let format = match query.format.as_deref() {
         Some(format) => needed_of("format", format, FORMATS)?,
         None => "json",
@@ -129,7 +129,7 @@ pub(crate) async fn evaluations(
     Path(id): Path<String>,
     Params(query): Params<FromQuery>,
 ) -> Reply<Vec<Value>> {
-    let id = super::id(&id)?;
+    let id = super::path::id(&id)?;
     one_of("outcome", query.outcome.as_deref(), OUTCOMES)?;
     blocking(move || {
         app.coordinator.store().experiment(id)?;
@@ -159,7 +159,7 @@ pub(crate) async fn evaluation(
     State(app): Here,
     Path((id, number)): Path<(String, String)>,
 ) -> Reply<Value> {
-    let (id, number) = (super::id(&id)?, super::number(&number, "evaluation")?);
+    let (id, number) = (super::path::id(&id)?, super::number(&number, "evaluation")?);
     blocking(move || {
         let row = app.coordinator.store().evaluation(id, number)?;
         Ok(evaluation_json(&row))

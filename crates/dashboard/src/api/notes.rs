@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::body::body;
-use super::{Here, Shown, act, number};
+use super::path::number;
+use super::shown::{Shown, act};
+use crate::app::Here;
 use crate::audit::Detail;
 use crate::reply::Refusal;
 

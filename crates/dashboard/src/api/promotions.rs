@@ -11,10 +11,11 @@ use tuner::live::Changes;
 use tuner::promotions::PromotionRecord;
 use tuner::spec::Mode;
 
-use super::{Here, Who};
-use crate::access::Role;
+use crate::app::{Here, Who};
 use crate::audit::Entry;
+use crate::readers;
 use crate::reply::{Reply, blocking};
+use crate::role::Role;
 
 /// Every promotion in force on this host.
 #[derive(Serialize)]
@@ -111,6 +112,16 @@ impl From<PromotionRecord> for OfCommand {
             at: record.at,
         }
     }
+}
+
+/// What somebody of that role sees of what commands have promoted.
+pub(crate) fn commands(role: Role, all: Vec<OfCommand>) -> Vec<OfCommand> {
+    let all = all.into_iter().map(|it| OfCommand {
+        experiment: readers::line(role, &it.experiment),
+        changed: readers::lines(role, it.changed),
+        ..it
+    });
+    all.collect()
 }
 
 /// What commands, and experiments that the database has lost, have promoted with the server's state

@@ -10,14 +10,15 @@ use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::Summary;
 
+use super::frame::{Reader, answer, page};
+use super::summary::{best, objective};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, best, objective, page};
 use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::format::{self, When};
 use crate::readers;
 use crate::reply::{Refusal, blocking};
-use crate::server::App;
 use crate::units::Unit;
 use crate::web::pairs;
 

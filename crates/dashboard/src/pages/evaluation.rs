@@ -13,15 +13,16 @@ use tuner::report::EvaluationRecord;
 use tuner::sentence::sentence;
 use tuner::spec::Spec;
 
-use super::{Here, Reader, Who, answer, page};
-use crate::access::{Role, Visitor};
+use super::frame::{Reader, answer, page};
+use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::audit::Entry;
 use crate::format::{self, Compared, When};
 use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 
 /// So many of the newest entries of an experiment's audit log are searched for who killed an

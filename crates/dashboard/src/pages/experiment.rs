@@ -10,16 +10,18 @@ use tuner::report::difference;
 use tuner::sentence::sentence;
 use tuner::spec::Mode;
 
-use super::results::{Look, Results, results, winner_rank};
+use super::frame::{Reader, answer, page};
+use super::results::{Look, Results, results};
+use super::summary::{before_rollback, best, is_active, objective, status, told};
 use super::verdict::Verdict;
-use super::{Here, Reader, Who, answer, before_rollback, best, objective, page, status, told};
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
 use crate::format::{self, When};
 use crate::names::Names;
 use crate::readers;
 use crate::reply::blocking;
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 
 /// What can be done to an experiment now.
@@ -81,10 +83,6 @@ impl Verbs {
             fork: true,
         }
     }
-}
-
-pub(super) fn is_active(state: ExperimentState) -> bool {
-    matches!(state, ExperimentState::Queued | ExperimentState::Running)
 }
 
 /// How far something has come.
@@ -245,6 +243,13 @@ fn fork_question(id: i64, has_measured: bool) -> String {
     }
 }
 
+/// What the last rollback could not restore.
+fn not_restored(row: &ExperimentRow, role: Role) -> String {
+    let unfinished = row.unfinished_rollback();
+    let lines = unfinished.map_or_else(Vec::new, |it| it.done.changed.clone());
+    readers::lines(role, lines).join(", ")
+}
+
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -266,9 +271,6 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         return Ok(refusal.into_response());
     }
     let queue = readers::seen(role, store.queue(id)?)?;
-    let not_restored = row.unfinished_rollback();
-    let not_restored = not_restored.map_or_else(Vec::new, |it| it.done.changed.clone());
-    let not_restored = readers::lines(role, not_restored).join(", ");
     let has_measured = store.has_measured(id)?;
     let mut verdict = Verdict::of(&row);
     let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
@@ -295,7 +297,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         trouble: readers::trouble(coordinator, role),
         made: When::ms(summary.created_ms),
         status,
-        not_restored,
+        not_restored: not_restored(&row, role),
         failure,
         progress: progress(coordinator, &row, &summary)?,
         verdict,
@@ -308,7 +310,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         best: best(&row.spec, &summary),
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
-        winner_rank: winner_rank(store, &row)?,
+        winner_rank: api::winner_rank(store, &row)?,
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
             .iter()

@@ -5,14 +5,15 @@ use coordinator::store::ExperimentRow;
 use jiff::Timestamp;
 use tuner::spec::Mode;
 
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::actions;
 use crate::api;
+use crate::app::App;
 use crate::audit::Entry;
 use crate::format::When;
 use crate::names::Names;
 use crate::readers;
-use crate::server::App;
+use crate::role::Role;
 
 /// As many events are shown.
 pub(super) const EVENTS_MAX: usize = 60;
@@ -124,7 +125,7 @@ pub(crate) fn of(
     let made = format!("The experiment was {made}{origin}.");
     events.push(Event::new(ms(row.created_ms), "Experiment", made, ""));
     let tally = store.tally(row.id)?;
-    let last = match super::experiment::is_active(row.state) {
+    let last = match super::summary::is_active(row.state) {
         true => "The latest evaluation began.",
         false => "The last evaluation began.",
     };

@@ -9,15 +9,18 @@ use coordinator::store::Summary;
 use tuner::report::score_text;
 use tuner::spec::Mode;
 
+use super::frame::{Reader, answer, page};
 use super::history::{is_in_entries, who_asked};
+use super::summary::{InPart, before_rollback, in_part, objective};
 use super::verdict::Verdict;
-use super::{Here, InPart, Reader, Who, answer, before_rollback, in_part, objective, page};
-use crate::access::{Role, Visitor};
+use crate::access::Visitor;
 use crate::api;
+use crate::app::{App, Here, Who};
+use crate::audit::Entry;
 use crate::format::{self, When};
 use crate::readers;
 use crate::reply::blocking;
-use crate::server::App;
+use crate::role::Role;
 use crate::units::Unit;
 
 /// A promotion in force.
@@ -67,6 +70,64 @@ struct PromotionsPage {
 /// As many past changes are shown.
 const PAST_MAX: usize = 50;
 
+/// What a continuous experiment has promoted and rolled back.
+fn own_past(
+    app: &App,
+    summary: &Summary,
+    audit: &[Entry],
+    may_write: bool,
+) -> Result<Vec<Past>, Error> {
+    let id = summary.id;
+    let mut past = Vec::new();
+    for entry in app.coordinator.store().entries(id, PAST_MAX)? {
+        let (what, class) = match entry.kind.as_str() {
+            "promoted" => ("promoted", "good"),
+            // Its end has an entry of its own.
+            "rollback" if entry.is_begun() => continue,
+            "rollback" => ("rolled back", "bad"),
+            _ => continue,
+        };
+        let by = match entry.by_hand() {
+            Some(_) => who_asked(audit, id, &entry)
+                .filter(|_| may_write)
+                .unwrap_or("a user"),
+            None => "the experiment itself",
+        };
+        past.push(Past {
+            when: When::of(entry.at),
+            what,
+            experiment: id,
+            name: summary.name.clone(),
+            by: by.to_owned(),
+            class,
+            at_ms: entry.at.as_millisecond(),
+        });
+    }
+    Ok(past)
+}
+
+/// A change that somebody has asked for.
+fn asked(entry: &Entry, id: i64, summary: Option<&Summary>, may_write: bool) -> Past {
+    let is_promotion = entry.action == "promote";
+    Past {
+        when: When::of(entry.at),
+        what: if is_promotion {
+            "promoted"
+        } else {
+            "rolled back"
+        },
+        experiment: id,
+        name: summary.map_or_else(|| format!("experiment {id}, deleted"), |it| it.name.clone()),
+        by: entry
+            .who
+            .clone()
+            .filter(|_| may_write)
+            .unwrap_or_else(|| "a user".into()),
+        class: if is_promotion { "good" } else { "bad" },
+        at_ms: entry.at.as_millisecond(),
+    }
+}
+
 fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -88,30 +149,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     for summary in &summaries {
         let id = summary.id;
         if summary.always_on {
-            for entry in store.entries(id, PAST_MAX)? {
-                let (what, class) = match entry.kind.as_str() {
-                    "promoted" => ("promoted", "good"),
-                    // Its end has an entry of its own.
-                    "rollback" if entry.is_begun() => continue,
-                    "rollback" => ("rolled back", "bad"),
-                    _ => continue,
-                };
-                let by = match entry.by_hand() {
-                    Some(_) => who_asked(&audit, id, &entry)
-                        .filter(|_| may_write)
-                        .unwrap_or("a user"),
-                    None => "the experiment itself",
-                };
-                past.push(Past {
-                    when: When::of(entry.at),
-                    what,
-                    experiment: id,
-                    name: summary.name.clone(),
-                    by: by.to_owned(),
-                    class,
-                    at_ms: entry.at.as_millisecond(),
-                });
-            }
+            past.extend(own_past(app, summary, &audit, may_write)?);
         }
         if !summary.promoted || coordinator.is_rollback_untold(id) {
             continue;
@@ -144,33 +182,16 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     for entry in changes {
         let Some(id) = entry.experiment else { continue };
         let name = summaries.iter().find(|it| it.id == id);
-        let is_promotion = entry.action == "promote";
         // A continuous experiment has an entry of its own for each rollback and promotion.
         if name.is_some_and(|it| it.always_on) && is_in_entries(entry) {
             continue;
         }
-        past.push(Past {
-            when: When::of(entry.at),
-            what: if is_promotion {
-                "promoted"
-            } else {
-                "rolled back"
-            },
-            experiment: id,
-            name: name.map_or_else(|| format!("experiment {id}, deleted"), |it| it.name.clone()),
-            by: entry
-                .who
-                .clone()
-                .filter(|_| may_write)
-                .unwrap_or_else(|| "a user".into()),
-            class: if is_promotion { "good" } else { "bad" },
-            at_ms: entry.at.as_millisecond(),
-        });
+        past.push(asked(entry, id, name, may_write));
     }
     past.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
     past.truncate(PAST_MAX);
     let commands = api::of_commands(coordinator)?;
-    let commands = readers::commands(visitor.role, commands).into_iter();
+    let commands = api::commands(visitor.role, commands).into_iter();
     Ok(page(&PromotionsPage {
         command: app.command.clone(),
         commands: commands

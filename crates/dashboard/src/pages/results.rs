@@ -11,12 +11,12 @@ use tuner::evaluation::{Block, Outcome};
 use tuner::report::{EvaluationRecord, difference};
 use tuner::spec::{ObjectiveSpec, Spec};
 
-use crate::access::Role;
 use crate::api::OUTCOMES;
 use crate::format::{self, When};
 use crate::names::Names;
 use crate::readers;
 use crate::reply::Refusal;
+use crate::role::Role;
 use crate::units::Unit;
 use crate::web::{encoded, one_of, pairs};
 
@@ -561,23 +561,6 @@ fn mark(marks: &Marks, record: &EvaluationRecord) -> String {
     }
 }
 
-/// Why the verified winner is not the first of the table, where it is not.
-///
-/// # Errors
-/// What the store says.
-pub(crate) fn winner_rank(store: &Store, row: &ExperimentRow) -> Result<Option<String>, Error> {
-    let winner = row
-        .report
-        .winner()
-        .filter(|_| row.report.finding.is_better());
-    let Some(winner) = winner else {
-        return Ok(None);
-    };
-    let best = store.best_of(row.id, &[&winner.configuration])?;
-    let best = best.into_iter().flatten().next();
-    Ok(best.and_then(|(number, rank)| tuner::report::winner_rank(number, rank)))
-}
-
 fn key(configuration: &Configuration) -> String {
     let values = configuration.0.iter();
     values
@@ -597,7 +580,7 @@ pub(super) fn results(
 ) -> Result<Results, Error> {
     let control = &row.report.control;
     let (found, matching, of) = find(store, row.id, look, control, role)?;
-    let objective = super::objective(row);
+    let objective = super::summary::objective(row);
     let mut records = found.iter().map(|(_, found)| &found.record);
     let has_reasons = records.any(|record| record.reason.is_some());
     let columns = choices(row, look, has_reasons);

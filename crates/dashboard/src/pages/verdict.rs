@@ -1,8 +1,9 @@
 //! What an experiment has shown, as the card on top of its page has it.
 
 use coordinator::store::ExperimentRow;
-use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
+use tuner::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use tuner::report::{AGAINST_MEANS, ArmResult, Finding, change};
+use tuner::spec::Spec;
 
 use crate::format::interval;
 use crate::names::Names;
@@ -56,7 +57,7 @@ impl Verdict {
             Finding::ConstraintViolated => ("bad", "Better, but a run failed"),
             Finding::Unfinished => return None,
         };
-        let objective = super::objective(row);
+        let objective = super::summary::objective(row);
         let unit = Unit::in_spec(&row.spec, &objective.metric);
         let ratio = winner.and_then(|winner| {
             let named = winner.ratios.get(&objective.name());
@@ -64,59 +65,12 @@ impl Verdict {
         });
         let means = winner.and_then(|winner| winner.means.get(&objective.metric));
         let names = Names::of(&row.spec);
-        let mut lines = Vec::new();
-        for constraint in winner.iter().flat_map(|winner| &winner.constraints) {
-            let (word, class) = match constraint.verdict {
-                ConstraintVerdict::Held => ("held", "good"),
-                ConstraintVerdict::Broken => ("broken", "bad"),
-                ConstraintVerdict::NotDecidable => ("not decided", "open"),
-            };
-            let metric = constraint
-                .constraint
-                .split_whitespace()
-                .next()
-                .unwrap_or_default();
-            let measured = constraint
-                .observed
-                .as_ref()
-                .map(|it| match constraint.is_ratio {
-                    true => change(it),
-                    false => interval(&Unit::in_spec(&row.spec, metric), it),
-                });
-            let told = names.text(&constraint.constraint);
-            let what = match measured {
-                Some(measured) => format!("{told}: {measured}"),
-                None => told,
-            };
-            lines.push(Line { what, word, class });
-        }
-        for guard in winner.iter().flat_map(|winner| &winner.guards) {
-            let word = guard.word(row.spec.verification.smallest_effect);
-            let class = match guard.verdict {
-                GuardVerdict::Worse if guard.is_allowed => "open",
-                GuardVerdict::Worse => "bad",
-                GuardVerdict::NotWorse => "good",
-                GuardVerdict::NotMeasured => "",
-                GuardVerdict::Specified => continue,
-            };
-            let name = guard
-                .metric
-                .as_deref()
-                .map(|metric| Unit::in_spec(&row.spec, metric).name());
-            let name = name.unwrap_or_else(|| guard.guard.name().to_owned());
-            let what = match (&guard.change, guard.guard) {
-                (None, _) => name,
-                // Of errors it is the difference, as there may be none on the control.
-                (Some(it), Guard::Errors) => format!(
-                    "{name}: {} more [{}, {}]",
-                    digits(it.estimate),
-                    digits(it.low),
-                    digits(it.high)
-                ),
-                (Some(it), _) => format!("{name}: {}", change(it)),
-            };
-            lines.push(Line { what, word, class });
-        }
+        let constraints = winner.iter().flat_map(|winner| &winner.constraints);
+        let guards = winner.iter().flat_map(|winner| &winner.guards);
+        let lines = constraints
+            .map(|it| of_constraint(&row.spec, &names, it))
+            .chain(guards.filter_map(|it| of_guard(&row.spec, it)))
+            .collect();
         let changed = winner.iter().flat_map(|winner| &winner.configuration.0);
         let control = &report.control;
         let control = changed.filter_map(|(name, value)| {
@@ -144,4 +98,59 @@ impl Verdict {
             is_better: report.finding.is_better() && winner.is_some(),
         })
     }
+}
+
+fn of_constraint(spec: &Spec, names: &Names<'_>, constraint: &ConstraintResult) -> Line {
+    let (word, class) = match constraint.verdict {
+        ConstraintVerdict::Held => ("held", "good"),
+        ConstraintVerdict::Broken => ("broken", "bad"),
+        ConstraintVerdict::NotDecidable => ("not decided", "open"),
+    };
+    let metric = constraint
+        .constraint
+        .split_whitespace()
+        .next()
+        .unwrap_or_default();
+    let measured = constraint
+        .observed
+        .as_ref()
+        .map(|it| match constraint.is_ratio {
+            true => change(it),
+            false => interval(&Unit::in_spec(spec, metric), it),
+        });
+    let told = names.text(&constraint.constraint);
+    let what = match measured {
+        Some(measured) => format!("{told}: {measured}"),
+        None => told,
+    };
+    Line { what, word, class }
+}
+
+/// `None` of one that the specification is about anyway.
+fn of_guard(spec: &Spec, guard: &GuardResult) -> Option<Line> {
+    let word = guard.word(spec.verification.smallest_effect);
+    let class = match guard.verdict {
+        GuardVerdict::Worse if guard.is_allowed => "open",
+        GuardVerdict::Worse => "bad",
+        GuardVerdict::NotWorse => "good",
+        GuardVerdict::NotMeasured => "",
+        GuardVerdict::Specified => return None,
+    };
+    let name = guard
+        .metric
+        .as_deref()
+        .map(|metric| Unit::in_spec(spec, metric).name());
+    let name = name.unwrap_or_else(|| guard.guard.name().to_owned());
+    let what = match (&guard.change, guard.guard) {
+        (None, _) => name,
+        // Of errors it is the difference, as there may be none on the control.
+        (Some(it), Guard::Errors) => format!(
+            "{name}: {} more [{}, {}]",
+            digits(it.estimate),
+            digits(it.low),
+            digits(it.high)
+        ),
+        (Some(it), _) => format!("{name}: {}", change(it)),
+    };
+    Some(Line { what, word, class })
 }

@@ -10,9 +10,11 @@
 //! | `stack` | demultiplexing, listeners, SYN cookies | RFC 9293, 4987 |
 //! | `input` | a segment arrives | RFC 9293, 5961, 7323 |
 //! | `output` | what is sent, and when | RFC 9293, 6675, 3042 |
+//! | `timers`, `lanes` | long timers, and those that nearly every request has | – |
 //! | `timeouts` | timers go off | RFC 6298, 9293 |
 //! | `recovery`, `congestion`, `rtt` | what is lost, how much may be in flight | RFC 6675, 6582, 5681, 6298 |
 //! | `control`, `neighbours` | ARP, NDP, ICMP, path MTU | RFC 826, 4861, 1191, 8201, 5927 |
+//! | `expect` | connections are fetched from memory before their turn | – |
 //! | `directory`, `moves` | several stacks on one interface | – |
 //! | `secrets` | sequence numbers and cookies | RFC 6528, 4987 |
 //!
@@ -25,7 +27,9 @@ mod congestion;
 mod connection;
 mod control;
 mod directory;
+mod expect;
 mod input;
+mod lanes;
 mod moves;
 mod neighbours;
 mod output;

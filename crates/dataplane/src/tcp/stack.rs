@@ -8,7 +8,9 @@ use super::config::{ChecksumPolicy, Config, Counters};
 use super::connection::{Connection, Context, Flags, State};
 use super::control::{self, RateLimit};
 use super::directory::Share;
+use super::expect::FETCHED_AHEAD;
 use super::input::{After, Arrival, low32};
+use super::lanes::Lanes;
 use super::output::{FrameSink, Turn, emit_segment, own_mss};
 use super::secrets::{Ends, Secrets, cookie_timestamp, options_of_timestamp};
 use super::wire::ethernet::{self, Mac};
@@ -20,8 +22,8 @@ use crate::api::DeadReason;
 
 /// How often applications that were refused memory try again, in milliseconds.
 const STARVED_MS: u32 = 10;
-/// Timers that one call of [`Stack::expire`] serves at most.
-const EXPIRED_MAX: usize = 1024;
+/// Timers of each kind that one call of [`Stack::expire`] serves at most.
+pub(super) const EXPIRED_MAX: usize = 1024;
 /// After a SYN was answered by a cookie, cookies are accepted for this long: the life of one.
 const COOKIES_VALID_MS: u32 = 128_000;
 /// First port for connections that this side opens (RFC 6335 §6).
@@ -57,13 +59,15 @@ pub struct Stack {
     pub(super) context: Context,
     pub(super) connections: Vec<Connection>,
     pub(super) free: Vec<u32>,
-    table: HashTable<u32>,
+    pub(super) table: HashTable<u32>,
     pub(super) secrets: Secrets,
     /// What this stack shares with others on the same interface.
     pub(super) share: Option<Box<Share>>,
     listeners: Vec<Listener>,
     is_listening: bool,
     expired: Vec<u32>,
+    /// Hashes of [`Stack::expect`]'s frames.
+    pub(super) expected: Vec<u64>,
     replies: RateLimit,
     pub(super) cookies_until_ms: Option<u32>,
     pub(super) next_port: u16,
@@ -87,12 +91,18 @@ impl Stack {
             listeners: Vec::new(),
             is_listening: true,
             expired: Vec::new(),
+            expected: Vec::new(),
             replies: RateLimit::default(),
             cookies_until_ms: None,
             next_port: EPHEMERAL_FIRST + length16(index(offset & 0x3fff)),
             next_source: 0,
             context: Context {
                 wheel: Wheel::new(now_ms, connections_max),
+                lanes: Lanes::new(
+                    config.delayed_ack_ms,
+                    config.resend_floor_ms,
+                    connections_max,
+                ),
                 pool: Pool::new(config.memory_max_bytes),
                 neighbours: Neighbours::default(),
                 events: Vec::new(),
@@ -145,6 +155,7 @@ impl Stack {
         self.connections.len() * size_of::<Connection>()
             + self.table.len() * (size_of::<u32>() + 1)
             + self.context.wheel.memory_bytes()
+            + self.context.lanes.memory_bytes()
             + self.context.pool.used_bytes()
     }
 
@@ -168,7 +179,9 @@ impl Stack {
         self.context.now_ms = now_ms;
         let mut expired = std::mem::take(&mut self.expired);
         self.context.wheel.expire(now_ms, &mut expired, EXPIRED_MAX);
-        for slot in expired.drain(..) {
+        for at in 0..expired.len() {
+            self.expect_expired(expired.get(at + FETCHED_AHEAD).copied());
+            let slot = expired[at];
             if let Some(connection) = self.connections.get_mut(index(slot))
                 && connection.state != State::Free
                 && connection.expire(&mut self.context)
@@ -176,7 +189,9 @@ impl Stack {
                 self.remove(slot);
             }
         }
+        expired.clear();
         self.expired = expired;
+        self.expire_lanes(now_ms);
         self.forget_finished_waits();
         self.wake_starved();
     }
@@ -206,7 +221,11 @@ impl Stack {
 
     /// Milliseconds until a timer may be due.
     pub fn wait_ms(&self) -> Option<u32> {
-        let wait_ms = self.context.wheel.wait_ms();
+        let waits = [
+            self.context.wheel.wait_ms(),
+            self.context.lanes.next_ms(self.context.now_ms),
+        ];
+        let wait_ms = waits.into_iter().flatten().min();
         if self.context.starved.is_empty() {
             return wait_ms;
         }

@@ -7,8 +7,10 @@ use io_uring::types::BufRingEntry;
 
 use crate::error::Error;
 
-/// Buffers of one ring: a power of two.
-const BUFFERS: u16 = 512;
+/// Buffers of one ring, if nothing else is asked for.
+pub(super) const BUFFERS: u16 = 512;
+/// Buffers of one ring at least and at most. The kernel fills some 20 in a call; a batch has 64.
+const BUFFERS_RANGE: std::ops::RangeInclusive<u16> = 32..=1 << 14;
 /// Bytes of a buffer. A large value arrives in few pieces, and a small request fits many times.
 const BUFFER_BYTES: usize = 8192;
 /// Distance between buffers: not a power of two, so that the first lines of all buffers, which
@@ -23,6 +25,8 @@ pub(super) struct Buffers {
     ring_bytes: usize,
     memory: *mut u8,
     memory_bytes: usize,
+    /// A power of two.
+    count: u16,
     tail: u16,
 }
 
@@ -48,23 +52,28 @@ fn map(len_bytes: usize) -> Result<*mut u8, Error> {
 }
 
 impl Buffers {
-    /// Maps the memory and registers all buffers with the ring of `submitter`.
-    pub(super) fn new(submitter: &Submitter<'_>) -> Result<Self, Error> {
-        let ring_bytes = usize::from(BUFFERS) * size_of::<BufRingEntry>();
-        let memory_bytes = usize::from(BUFFERS) * STRIDE_BYTES;
+    /// Maps memory for `count` buffers, rounded up to a power of two, and registers all of them
+    /// with the ring of `submitter`.
+    pub(super) fn new(submitter: &Submitter<'_>, count: u16) -> Result<Self, Error> {
+        let count = count
+            .clamp(*BUFFERS_RANGE.start(), *BUFFERS_RANGE.end())
+            .next_power_of_two();
+        let ring_bytes = usize::from(count) * size_of::<BufRingEntry>();
+        let memory_bytes = usize::from(count) * STRIDE_BYTES;
         let ring = map(ring_bytes)?;
         let mut buffers = Self {
             ring: ring.cast(),
             ring_bytes,
             memory: map(memory_bytes)?,
             memory_bytes,
+            count,
             tail: 0,
         };
         // SAFETY: the ring is a page-aligned mapping of the size named, and lives until `Buffers`
         // is dropped, which its owner does after the io_uring instance is closed.
-        unsafe { submitter.register_buf_ring_with_flags(ring as u64, BUFFERS, GROUP, 0) }
+        unsafe { submitter.register_buf_ring_with_flags(ring as u64, count, GROUP, 0) }
             .map_err(Error::no_uring)?;
-        for buffer in 0..BUFFERS {
+        for buffer in 0..count {
             buffers.give_back(buffer);
         }
         buffers.publish();
@@ -73,7 +82,7 @@ impl Buffers {
 
     /// The first `len_bytes` of a buffer that the kernel filled.
     pub(super) fn filled(&self, buffer: u16, len_bytes: usize) -> &[u8] {
-        let offset = usize::from(buffer % BUFFERS) * STRIDE_BYTES;
+        let offset = usize::from(buffer % self.count) * STRIDE_BYTES;
         // SAFETY: the range lies in the mapping, and the kernel does not write to a buffer between
         // its completion and the next `publish`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.memory.add(offset), len_bytes.min(BUFFER_BYTES)) }
@@ -81,10 +90,10 @@ impl Buffers {
 
     /// Puts a buffer back behind the others; the kernel sees it after [`Buffers::publish`].
     pub(super) fn give_back(&mut self, buffer: u16) {
-        let slot = usize::from(self.tail % BUFFERS);
+        let slot = usize::from(self.tail % self.count);
         // SAFETY: the slot lies in the ring, and the kernel does not read slots past its tail.
         let entry = unsafe { &mut *self.ring.add(slot) };
-        let offset = usize::from(buffer % BUFFERS) * STRIDE_BYTES;
+        let offset = usize::from(buffer % self.count) * STRIDE_BYTES;
         entry.set_addr(self.memory as u64 + offset as u64);
         entry.set_len(u32::try_from(BUFFER_BYTES).unwrap_or(0));
         entry.set_bid(buffer);

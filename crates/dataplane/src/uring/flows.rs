@@ -93,6 +93,8 @@ pub(super) struct Flow {
     pub(super) is_departing: bool,
     pub(super) is_dirty: bool,
     pub(super) is_waiting: bool,
+    /// The kernel finds the socket among the registered ones, in the flow's place.
+    pub(super) is_registered: bool,
     /// The flow was told of room because its queue was empty, and has queued nothing since.
     pub(super) was_told_empty: bool,
     /// Bytes handed to the application that it is not done with.
@@ -129,6 +131,7 @@ impl Flow {
             is_departing: false,
             is_dirty: false,
             is_waiting: false,
+            is_registered: false,
             was_told_empty: false,
             held_bytes: 0,
             lent: None,
@@ -181,6 +184,8 @@ pub struct UringCalls {
     /// Flows that wait for room in their queue.
     pub(super) waiting: Vec<u32>,
     pub(super) locals: std::collections::VecDeque<Local>,
+    /// Places whose registered socket belongs to a flow that is gone.
+    pub(super) stale_places: Vec<u32>,
     /// Bytes queued by all flows.
     pub(super) queued_bytes: usize,
     kept: Vec<Vec<u8>>,
@@ -199,6 +204,7 @@ impl UringCalls {
             dirty: Vec::new(),
             waiting: Vec::new(),
             locals: std::collections::VecDeque::new(),
+            stale_places: Vec::new(),
             queued_bytes: 0,
             kept: Vec::new(),
             kept_bytes: 0,
@@ -230,6 +236,9 @@ impl UringCalls {
         // The slot may still be in these lists: a later owner of the slot only gains a look at it.
         flow.is_dirty = old.is_dirty;
         flow.is_waiting = old.is_waiting;
+        if old.is_registered {
+            self.stale_places.push(index);
+        }
         self.queued_bytes -= queued;
         self.keep(std::mem::take(&mut old.pending));
         self.keep(std::mem::take(&mut old.in_flight));

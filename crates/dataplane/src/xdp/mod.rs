@@ -306,6 +306,7 @@ fn make_stack(
     }
     change(&mut settings);
     let mut stack = Stack::new(settings, Time::now().0 / 1000);
+    stack.prefer_large_pages();
     for address in &config.listen {
         let ip = (!address.ip().is_unspecified()).then(|| Ip::from(address.ip()));
         stack.listen(ip, address.port());
@@ -332,6 +333,8 @@ impl Backend for XdpBackend {
         let bound = u32::try_from(bound).unwrap_or(u32::MAX);
         let left = bound - self.take_handed_over(bound);
         let waiting = self.queues.receive(left, &mut self.batch) + self.queues.kept();
+        let frames = self.batch.iter().map(|frame| self.queues.bytes(frame));
+        self.calls.stack.expect(frames);
         let mut at = 0;
         while at < self.batch.len() {
             at += self.take_packet(at);
@@ -549,6 +552,10 @@ impl Calls for XdpCalls {
 
     fn recv_done(&mut self, flow: FlowId, len_bytes: usize) {
         self.stack.receive_done(flow, len_bytes);
+    }
+
+    fn expect(&mut self, flow: FlowId) {
+        self.stack.expect_flow(flow);
     }
 
     fn close(&mut self, flow: FlowId) {

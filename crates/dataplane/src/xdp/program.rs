@@ -1,11 +1,13 @@
 //! The BPF program: six instructions that lead each frame of a queue to the queue's socket.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 use super::error::XdpError;
 use super::interface::Interface;
 use super::socket::Mode;
 use super::sys;
+use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 
 /// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
 const FLAGS_GENERIC: u32 = 1 << 1;
@@ -22,7 +24,9 @@ pub struct Program {
 
 impl Program {
     /// Attaches the program for the queues 0 to `queues` − 1. Frames of a queue without a socket go
-    /// on to the kernel.
+    /// on to the kernel. While another program is attached, it is tried again for
+    /// [`ADDRESS_HELD`]: the stack's process of an isolated server that was killed lets go of the
+    /// interface a moment after the server's end.
     ///
     /// # Errors
     /// A privilege is missing, or another program is attached. Nothing is changed then.
@@ -31,27 +35,15 @@ impl Program {
         let map = sys::create_socket_map(queues).map_err(step("making a BPF map"))?;
         let program =
             sys::load_program(&instructions(&map)).map_err(step("loading the BPF program"))?;
-        let mut result = Err(XdpError::of(
-            "choosing a mode",
-            std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
-        ));
-        for is_generic in order(interface, mode) {
-            let flags = if *is_generic {
-                FLAGS_GENERIC
-            } else {
-                FLAGS_DRIVER
-            };
-            result = sys::link_program(&program, interface.index, flags)
-                .map_err(|source| failed(interface, source))
-                .map(|link| (link, *is_generic));
-            if !matches!(
-                result,
-                Err(XdpError::Os { .. } | XdpError::NoKernelSupport { .. })
-            ) {
-                break;
+        let until = Instant::now() + ADDRESS_HELD;
+        let (link, is_generic) = loop {
+            match link(&program, interface, mode) {
+                Err(XdpError::OtherProgram { .. }) if Instant::now() < until => {
+                    std::thread::sleep(TRY_EVERY);
+                }
+                outcome => break outcome?,
             }
-        }
-        let (link, is_generic) = result?;
+        };
         Ok(Program {
             map,
             is_generic,
@@ -69,6 +61,32 @@ impl Program {
         sys::set_socket(&self.map, queue, socket)
             .map_err(|source| XdpError::of("filling the BPF map", source))
     }
+}
+
+/// Attaches a program in the first mode that works. Gives the link, and whether the mode is the
+/// generic one.
+fn link(program: &OwnedFd, interface: &Interface, mode: Mode) -> Result<(OwnedFd, bool), XdpError> {
+    let mut result = Err(XdpError::of(
+        "choosing a mode",
+        std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+    ));
+    for is_generic in order(interface, mode) {
+        let flags = if *is_generic {
+            FLAGS_GENERIC
+        } else {
+            FLAGS_DRIVER
+        };
+        result = sys::link_program(program, interface.index, flags)
+            .map_err(|source| failed(interface, source))
+            .map(|link| (link, *is_generic));
+        if !matches!(
+            result,
+            Err(XdpError::Os { .. } | XdpError::NoKernelSupport { .. })
+        ) {
+            break;
+        }
+    }
+    result
 }
 
 /// Which modes are tried: true for the generic one.

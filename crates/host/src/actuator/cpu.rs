@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::{Actuator, Wanted, cgroup_knob, cpu_list, probed, required, unfit, wrong_kind};
-use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies};
+use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::cgroup_tree::below;
+use crate::cpu_quota::CpuQuota;
 use crate::cpus::parse_cpu_list;
 use crate::error::HostError;
 use crate::journal::Journal;

@@ -30,7 +30,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::cgroup::CpuQuota;
+use crate::cpu_quota::CpuQuota;
 use crate::error::HostError;
 use crate::journal::{Journal, RestoreReport};
 use crate::knob::{Knob, is_taken_as};

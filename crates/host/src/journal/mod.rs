@@ -24,8 +24,7 @@ mod record;
 mod restore;
 mod together;
 
-pub(crate) use file::replace_or_write;
-pub use file::{Change, Former, check_replaceable, fingerprint, is_same_file, target};
+pub use file::{Change, Former};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,11 +35,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::error::{HostError, is_absence};
-use crate::knob::{Knob, is_taken_as, normalise};
+use crate::files::{replace_synced, sync_directory};
+use crate::knob::{Knob, is_same_state, is_taken_as, normalise};
 use crate::lock::Lock;
 use crate::roots::Roots;
 use record::{Action, Line, Pendings, Record};
-use restore::is_same_state;
 pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 
 /// The journal's file in the state directory.
@@ -132,9 +131,7 @@ impl Journal {
     pub fn peek(state_dir: &Path) -> Result<Vec<String>, HostError> {
         let pendings = Self::look(state_dir)?;
         let actions = pendings.list.iter();
-        Ok(actions
-            .map(|pending| restore::subject(&pending.action))
-            .collect())
+        Ok(actions.map(|pending| pending.action.subject()).collect())
     }
 
     /// The values that knobs which are changed now will have again, also without the lock.
@@ -173,7 +170,7 @@ impl Journal {
         self.pendings
             .list
             .iter()
-            .map(|pending| restore::subject(&pending.action))
+            .map(|pending| pending.action.subject())
             .collect()
     }
 
@@ -355,28 +352,6 @@ impl Journal {
         self.forget(|action| matches!(action, Action::Write { knob, .. } if knobs.contains(knob)))
     }
 
-    /// As [`Journal::promote`], for a file written by [`Journal::replace_file`].
-    ///
-    /// # Errors
-    ///
-    /// [`HostError::Journal`]; [`HostError::Read`] of a link that leads nowhere.
-    pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
-        let target = file::link_target(path)?;
-        self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
-    }
-
-    /// Forgets everything: knobs, files, groups and processes stay as they are. What the files held
-    /// before is kept, unless it was left there by an earlier promotion, and named.
-    ///
-    /// # Errors
-    ///
-    /// [`HostError::Journal`]: then nothing is forgotten.
-    pub fn promote_all(&mut self) -> Result<Vec<Former>, HostError> {
-        let former = self.keep_former()?;
-        self.forget(|_| true)?;
-        Ok(former)
-    }
-
     fn forget(&mut self, is_forgotten: impl Fn(&Action) -> bool) -> Result<(), HostError> {
         let mut kept = self.pendings.clone();
         kept.list.retain(|pending| !is_forgotten(&pending.action));
@@ -538,47 +513,6 @@ fn open_append(path: &Path) -> io::Result<File> {
         .create(true)
         .mode(0o600)
         .open(path)
-}
-
-/// Replaces (or makes) a file of the state directory: on return the new contents are on disk, and
-/// after a crash at any moment it is either the old file or the new one.
-///
-/// # Errors
-///
-/// [`HostError::Journal`]: the file is as it was.
-pub fn replace_synced(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
-    replace_private(path, bytes).map_err(|error| HostError::journal_io(path, &error))
-}
-
-/// As [`replace_synced`], with the bare error, for files that no change of the host rests on. Only
-/// their owner may read them.
-///
-/// # Errors
-///
-/// The file is as it was.
-pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let next = path.with_extension("next");
-    let written = write_synced(&next, bytes).and_then(|()| fs::rename(&next, path));
-    if written.is_err() {
-        // Of a full disk, half a file would take the last of it.
-        let _ = fs::remove_file(&next);
-    }
-    written.and_then(|()| path.parent().map_or(Ok(()), sync_directory))
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 #[cfg(test)]

@@ -83,6 +83,23 @@ impl Action {
             _ => false,
         }
     }
+
+    /// A person's words for what it is about.
+    pub(crate) fn subject(&self) -> String {
+        match self {
+            Self::Write { knob, .. } => knob.to_string(),
+            Self::File { path, .. } => path.display().to_string(),
+            Self::Group { directory } => format!("cgroup {}", directory.display()),
+            Self::Controller {
+                directory,
+                controller,
+            } => {
+                format!("controller {controller} below {}", directory.display())
+            }
+            Self::Attach { pid, .. } => format!("cgroup of process {pid}"),
+            Self::Process { pid, .. } => format!("process {pid}"),
+        }
+    }
 }
 
 /// Something still to be undone; several writes of one knob are one of these.

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::file::{fnv, in_words, read_ordinary, replace, replace_or_write, target, temporary};
+use super::Journal;
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
-use super::{Journal, sync_directory};
 use crate::cgroup_tree::below;
 use crate::error::{HostError, errno_of, is_absence};
-use crate::knob::{Knob, is_taken_as};
+use crate::files::{
+    fnv, in_words, read_ordinary, replace, replace_or_write, sync_directory, target, temporary,
+};
+use crate::knob::{Knob, is_same_state, is_taken_as};
 use crate::process::{End, end_process};
 use crate::roots::{Roots, read_text, write_bytes, write_text};
 
@@ -117,23 +119,6 @@ impl RestoreReport {
         self.items
             .iter()
             .filter(|item| matches!(item.outcome, RestoreOutcome::ChangedByOther { .. }))
-    }
-}
-
-/// A person's words for what an action is about.
-pub(super) fn subject(action: &Action) -> String {
-    match action {
-        Action::Write { knob, .. } => knob.to_string(),
-        Action::File { path, .. } => path.display().to_string(),
-        Action::Group { directory } => format!("cgroup {}", directory.display()),
-        Action::Controller {
-            directory,
-            controller,
-        } => {
-            format!("controller {controller} below {}", directory.display())
-        }
-        Action::Attach { pid, .. } => format!("cgroup of process {pid}"),
-        Action::Process { pid, .. } => format!("process {pid}"),
     }
 }
 
@@ -254,7 +239,7 @@ impl Journal {
                 Action::Write { knob, old, .. } => (Some(knob.clone()), Some(old.clone())),
                 _ => (None, None),
             };
-            let (subject, since) = (subject(&pending.action), pending.time.clone());
+            let (subject, since) = (pending.action.subject(), pending.time.clone());
             report.items.push(RestoredItem {
                 subject,
                 knob,
@@ -522,13 +507,6 @@ impl Journal {
 fn is_freezer(action: &Action) -> bool {
     matches!(action, Action::Write { knob: Knob::Cgroup { file, .. }, .. }
         if file == "freezer.state" || file == "cgroup.freeze")
-}
-
-/// Whether two readings of a knob are the same state: a v1 group is FREEZING until its last thread
-/// has stopped.
-pub(super) fn is_same_state(left: &str, found: &str) -> bool {
-    let settled = |text: &str| if text == "FREEZING" { "FROZEN" } else { text }.to_owned();
-    settled(left) == settled(found)
 }
 
 /// The lines to write for a knob to be as it was. A file with a line for each device takes one

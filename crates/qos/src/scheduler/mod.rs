@@ -379,14 +379,16 @@ impl<T> Scheduler<T> {
             return;
         }
         let latencies = (latency_ns, on_device_ns);
-        let judged = tenant
-            .account
-            .completed(self.last_ns, latencies, &mut self.scratch);
+        let objective = tenant.spec.objective;
+        let objective_us = objective.map_or(f64::INFINITY, |objective| objective.p95_us.into());
+        let judged =
+            tenant
+                .account
+                .completed(self.last_ns, latencies, objective_us, &mut self.scratch);
         if let Some(judged) = judged
-            && let (Some(p95_us), Some(objective)) = (judged.seen_us, tenant.spec.objective)
+            && objective.is_some()
         {
-            let ratio = p95_us / f64::from(objective.p95_us);
-            self.device.report(ratio, judged.requests, p95_us);
+            self.device.report(&judged, objective_us);
         }
     }
 

@@ -1,27 +1,15 @@
 //! What earlier processes of the same program left for a session, and what it leaves to later ones.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use code_layout::{BuildId, Profile};
-use serde::{Deserialize, Serialize};
 
-use super::{Layout, Session};
+use super::Session;
+use crate::comparison::Gain;
 use crate::cover::{COVER_MIN, Candidate, Hot, Ran};
 use crate::kept::{self, Kept, Summary};
-use crate::status::Gain;
+use crate::layout::{KeptProfile, Layout};
 use crate::{Declined, RelayoutError, Store};
-
-/// A profile that an earlier process of the same program left.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KeptProfile {
-    /// Its file.
-    pub file: PathBuf,
-    /// When it was measured, in RFC 3339; unknown of those that earlier versions kept.
-    pub made: Option<String>,
-    /// What a layout by it was shown to gain then.
-    pub gain: Option<Gain>,
-}
 
 impl Session {
     /// How well the profiles that earlier processes of the same program left on disk fit what ran

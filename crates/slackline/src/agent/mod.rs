@@ -21,8 +21,9 @@ use tuner::process::Interrupt;
 use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
+use crate::done::Done;
+use crate::output::{message, whole};
 use crate::throttle::tracepoints::Tracepoints;
-use crate::{Done, message, whole};
 
 /// Pages of each CPU's buffer, as a power of two: 256 KiB hold about 2,500 switches.
 const PAGES_LOG2: u32 = 6;

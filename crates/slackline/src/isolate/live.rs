@@ -5,7 +5,7 @@ use std::path::Path;
 use tuner::process::Interrupt;
 
 use super::text;
-use crate::Done;
+use crate::done::Done;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
 
 /// The lines of latency and best-effort cores, a value each second.

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use host::Roots;
 
-use crate::{Done, message, print};
+use crate::done::Done;
+use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -42,7 +43,7 @@ pub(crate) enum Command {
         /// The directory that `run --out` wrote.
         directory: PathBuf,
         /// The file to write.
-        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+        #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
         html: PathBuf,
     },
     /// Test each actuator of this host: make a small change in a control group made for the test,

@@ -58,66 +58,7 @@ pub(super) fn body(recorded: &Recorded) -> String {
         recorded.decisions.len()
     )]);
     for (index, service) in last.services.iter().enumerate() {
-        let of = |row: &isolate_run::Status| row.services.get(index).cloned();
-        let tail = series(rows, |row| row.at_s, |row| of(row)?.latency_ms);
-        let fresh = series(rows, |row| row.at_s, |row| of(row)?.fresh_ms);
-        let load = series(rows, |row| row.at_s, |row| of(row)?.requests_per_s);
-        let _ = writeln!(html, "<h2>{}</h2>", escaped(&service.name));
-        let kept = kept_share(&tail, service.objective_ms);
-        let kept = kept.map_or("no data".to_owned(), |share| {
-            format!("{:.1} % of the looks", 100.0 * share)
-        });
-        html += &paragraphs(&[format!(
-            "The tail over the window was within the objective in {kept}. It is read from {}.",
-            service.source
-        )]);
-        let lines = [
-            Line {
-                points: fresh,
-                is_over: false,
-            },
-            Line {
-                points: tail,
-                is_over: true,
-            },
-        ];
-        let title = format!(
-            "p{}: blue of each second, red over the window, dashed the objective of {} ms",
-            service.percentile, service.objective_ms
-        );
-        html += &timeline(
-            &title,
-            "ms",
-            &lines,
-            Some(service.objective_ms),
-            end_s,
-            &marks,
-        );
-        let lines = [Line {
-            points: load,
-            is_over: false,
-        }];
-        html += &timeline("Load", "requests/s", &lines, None, end_s, &[]);
-        let cores = series(rows, |row| row.at_s, |row| Some(of(row)?.cpu_cores));
-        let quota = series(rows, |row| row.at_s, |row| of(row)?.quota_cores);
-        let lines = [
-            Line {
-                points: cores,
-                is_over: false,
-            },
-            Line {
-                points: quota,
-                is_over: true,
-            },
-        ];
-        html += &timeline(
-            "The service's CPU, and its quota in red",
-            "cores",
-            &lines,
-            None,
-            end_s,
-            &[],
-        );
+        html += &of_service(rows, index, service, end_s, &marks);
     }
     for (index, group) in last.groups.iter().enumerate() {
         let cores = series(
@@ -148,6 +89,77 @@ pub(super) fn body(recorded: &Recorded) -> String {
         &[],
     );
     html + &decisions(recorded)
+}
+
+/// The tail, the load and the CPU time of a service over time.
+fn of_service(
+    rows: &[isolate_run::Status],
+    index: usize,
+    service: &isolate_run::ServiceStatus,
+    end_s: f64,
+    marks: &[f64],
+) -> String {
+    let of = |row: &isolate_run::Status| row.services.get(index).cloned();
+    let tail = series(rows, |row| row.at_s, |row| of(row)?.latency_ms);
+    let fresh = series(rows, |row| row.at_s, |row| of(row)?.fresh_ms);
+    let load = series(rows, |row| row.at_s, |row| of(row)?.requests_per_s);
+    let mut html = format!("<h2>{}</h2>\n", escaped(&service.name));
+    let kept = kept_share(&tail, service.objective_ms);
+    let kept = kept.map_or("no data".to_owned(), |share| {
+        format!("{:.1} % of the looks", 100.0 * share)
+    });
+    html += &paragraphs(&[format!(
+        "The tail over the window was within the objective in {kept}. It is read from {}.",
+        service.source
+    )]);
+    let lines = [
+        Line {
+            points: fresh,
+            is_over: false,
+        },
+        Line {
+            points: tail,
+            is_over: true,
+        },
+    ];
+    let title = format!(
+        "p{}: blue of each second, red over the window, dashed the objective of {} ms",
+        service.percentile, service.objective_ms
+    );
+    html += &timeline(
+        &title,
+        "ms",
+        &lines,
+        Some(service.objective_ms),
+        end_s,
+        marks,
+    );
+    let lines = [Line {
+        points: load,
+        is_over: false,
+    }];
+    html += &timeline("Load", "requests/s", &lines, None, end_s, &[]);
+    let cores = series(rows, |row| row.at_s, |row| Some(of(row)?.cpu_cores));
+    let quota = series(rows, |row| row.at_s, |row| of(row)?.quota_cores);
+    let lines = [
+        Line {
+            points: cores,
+            is_over: false,
+        },
+        Line {
+            points: quota,
+            is_over: true,
+        },
+    ];
+    html += &timeline(
+        "The service's CPU, and its quota in red",
+        "cores",
+        &lines,
+        None,
+        end_s,
+        &[],
+    );
+    html
 }
 
 /// Each actuator of a group over time, where it is a number.

@@ -10,7 +10,8 @@ use sd_notify::NotifyState;
 
 use super::{metrics, text};
 use crate::agent::server;
-use crate::{Done, message};
+use crate::done::Done;
+use crate::output::message;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

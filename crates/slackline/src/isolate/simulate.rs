@@ -6,7 +6,9 @@ use isolation::{Policy, Simulation, simulate};
 use tuner::spec::Source;
 
 use super::text;
-use crate::{Done, print};
+
+use crate::done::Done;
+use crate::output::print;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

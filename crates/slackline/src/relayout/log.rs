@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use crate::message;
+use crate::output::message;
 
 /// Messages of a watch.
 #[derive(Debug, Default)]

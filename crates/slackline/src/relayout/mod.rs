@@ -6,13 +6,15 @@ mod picture;
 mod start;
 mod status;
 mod undo;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 
 use ::relayout::Store;
 
+use crate::done::Done;
+use crate::output::print;
 use crate::throttle::process_number;
-use crate::{Done, print};
 
 #[cfg(test)]
 pub(crate) use config::{check as check_config, schema as config_schema};
@@ -51,7 +53,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
         /// Write a picture (SVG) of the code pages that the process uses, before and after.
-        #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+        #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
         svg: Option<PathBuf>,
     },
     /// Print the JSON Schema of the configuration file of `start --config`.
@@ -65,7 +67,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Status { json } => status::run(&store, *json),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
-        Command::Stop => start::stop(&store),
+        Command::Stop => watcher::stop(&store),
         Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
         Command::Schema => {
             print(&(serde_json::to_string_pretty(&config::schema())? + "\n"))?;

@@ -1,4 +1,4 @@
-//! `slackline relayout start` and `stop`.
+//! `slackline relayout start`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,15 +12,15 @@ use ::relayout::{
     Store, Unit, drive,
 };
 use anyhow::{Context as _, bail};
-use serde::{Deserialize, Serialize};
 use tuner::process::Interrupt;
 
 use super::config::{self, Config, EVERY_S, Watch};
 use super::log::Log;
 use super::status::{line, origin};
-use super::undo;
+use super::{undo, watcher};
+use crate::done::Done;
+use crate::output::{message, print, whole};
 use crate::throttle::process_number;
-use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -144,12 +144,6 @@ fn thread_group(thread: u32) -> Option<u32> {
     field.trim().parse().ok()
 }
 
-#[derive(Serialize, Deserialize)]
-struct Watcher {
-    pid: u32,
-    start_time: u64,
-}
-
 pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
     anyhow::ensure!(
         (2..=PAIRS_MAX).contains(&arguments.pairs),
@@ -167,37 +161,14 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let hold_off_of_file = config.as_ref().and_then(|config| config.hold_off_s);
     let whom = Watched::new(&arguments.whom, config.as_ref())?;
     let log_file = config.and_then(|config| config.log);
-    crate::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
+    crate::output::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
     let log = Log::new(log_file);
     anyhow::ensure!(
         (1.0..=86_400.0).contains(&every_s),
         "--every-s must be between 1 and 86400"
     );
-    let mut settings = Settings::default();
-    if let Some(hold_off_s) = arguments.hold_off_s.or(hold_off_of_file) {
-        anyhow::ensure!(
-            (0.0..=86_400.0).contains(&hold_off_s),
-            "--hold-off-s must be between 0 and 86400"
-        );
-        settings.hold_off = Duration::from_secs_f64(hold_off_s);
-    }
+    let with = drive_of(arguments, arguments.hold_off_s.or(hold_off_of_file))?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let with = Drive {
-        method: method(arguments),
-        unit: match &arguments.metric_command {
-            None => Unit::Sends,
-            Some(command) => Unit::Command {
-                command: command.clone(),
-                name: arguments.metric_name.clone(),
-            },
-        },
-        effort: Effort {
-            pairs: arguments.pairs,
-            block: Duration::from_secs_f64(arguments.block_s),
-            ..Effort::default()
-        },
-        settings,
-    };
     // Before a process is touched.
     match with.unit.try_once() {
         Err(error) if is_once => return Err(error.into()),
@@ -205,38 +176,11 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         Ok(()) => {}
     }
     if !is_once {
-        let pid = std::process::id();
-        let start_time = host::start_time(&host::Roots::default(), pid)?;
-        let path = store.directory().join(format!("watcher-{pid}.json"));
-        fs::write(&path, serde_json::to_vec(&Watcher { pid, start_time })?)
-            .map_err(|error| host::HostError::journal_io(&path, &error))?;
+        watcher::note_watcher(store)?;
         log.say(&whom.sentence(every_s));
     }
     if arguments.unverified {
-        for pid in find(&whom)? {
-            let mut session = Session::open(store, pid, with.method)?;
-            session.look()?;
-            let (candidates, notes) = match with.method.random {
-                None => session.consider_kept(store),
-                Some(_) => Default::default(),
-            };
-            notes.iter().for_each(|note| message(note));
-            let layout = match Candidate::best(&candidates, with.settings.cover_min) {
-                Some(index) => session.install_kept(index)?,
-                None => {
-                    session.count()?;
-                    session.install()?
-                }
-            };
-            session.keep_profile(store, None)?;
-            message(&format!(
-                "process {pid} runs in generation {}: {} functions, {} bytes{}",
-                layout.generation,
-                layout.functions,
-                layout.code_bytes,
-                origin(&layout)
-            ));
-        }
+        lay_out(&whom, store, &with)?;
         return Ok(Done::Positive);
     }
     let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
@@ -296,8 +240,76 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             return Ok(ended_by(signal, &seen));
         }
     }
+    finish(arguments.json, is_once, &seen, failed, &log)
+}
+
+/// How processes are driven.
+fn drive_of(arguments: &Arguments, hold_off_s: Option<f64>) -> anyhow::Result<Drive> {
+    let mut settings = Settings::default();
+    if let Some(hold_off_s) = hold_off_s {
+        anyhow::ensure!(
+            (0.0..=86_400.0).contains(&hold_off_s),
+            "--hold-off-s must be between 0 and 86400"
+        );
+        settings.hold_off = Duration::from_secs_f64(hold_off_s);
+    }
+    Ok(Drive {
+        method: method(arguments),
+        unit: match &arguments.metric_command {
+            None => Unit::Sends,
+            Some(command) => Unit::Command {
+                command: command.clone(),
+                name: arguments.metric_name.clone(),
+            },
+        },
+        effort: Effort {
+            pairs: arguments.pairs,
+            block: Duration::from_secs_f64(arguments.block_s),
+            ..Effort::default()
+        },
+        settings,
+    })
+}
+
+/// Lays out every process, without a comparison.
+fn lay_out(whom: &Watched, store: &Store, with: &Drive) -> anyhow::Result<()> {
+    for pid in find(whom)? {
+        let mut session = Session::open(store, pid, with.method)?;
+        session.look()?;
+        let (candidates, notes) = match with.method.random {
+            None => session.consider_kept(store),
+            Some(_) => Default::default(),
+        };
+        notes.iter().for_each(|note| message(note));
+        let layout = match Candidate::best(&candidates, with.settings.cover_min) {
+            Some(index) => session.install_kept(index)?,
+            None => {
+                session.count()?;
+                session.install()?
+            }
+        };
+        session.keep_profile(store, None)?;
+        message(&format!(
+            "process {pid} runs in generation {}: {} functions, {} bytes{}",
+            layout.generation,
+            layout.functions,
+            layout.code_bytes,
+            origin(&layout)
+        ));
+    }
+    Ok(())
+}
+
+/// Prints how each process stands, and says what that is as an end.
+fn finish(
+    json: bool,
+    is_once: bool,
+    seen: &BTreeMap<(u32, u64), Status>,
+    failed: Option<anyhow::Error>,
+    log: &Log,
+) -> anyhow::Result<Done> {
     let all: Vec<&Status> = seen.values().collect();
-    if arguments.json {
+    if json {
         let printed = serde_json::json!({ "processes": all });
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
     } else {
@@ -532,42 +544,4 @@ fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
     pids.sort_unstable();
     pids.dedup();
     Ok(pids)
-}
-
-/// The file of each `start` that watches, and who that is, where one runs.
-fn watchers(store: &Store) -> anyhow::Result<Vec<(PathBuf, Watcher)>> {
-    let roots = host::Roots::default();
-    let paths = store.files()?.into_iter().filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("watcher") && name.ends_with(".json")
-    });
-    let running = paths.filter_map(|path| {
-        let watcher: Watcher = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-        if host::is_running(&roots, watcher.pid, watcher.start_time) {
-            return Some((path, watcher));
-        }
-        let _ = fs::remove_file(path);
-        None
-    });
-    Ok(running.collect())
-}
-
-/// `slackline relayout stop`.
-pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
-    let watchers = watchers(store)?;
-    if watchers.is_empty() {
-        message("Nobody watches.");
-        return Ok(Done::Positive);
-    }
-    for (path, watcher) in watchers {
-        host::end_process(watcher.pid, watcher.start_time, Duration::from_secs(60)).map_err(
-            |errno| {
-                let why = std::io::Error::from_raw_os_error(errno);
-                anyhow::anyhow!("process {} cannot be ended: {why}", watcher.pid)
-            },
-        )?;
-        let _ = fs::remove_file(&path);
-    }
-    message("Stopped. Optimised processes stay so: slackline relayout rollback --all undoes them.");
-    Ok(Done::Positive)
 }

@@ -9,8 +9,9 @@ use serde::Serialize;
 use tuner::report::percent;
 
 use super::picture;
+use crate::done::Done;
+use crate::output::{message, print};
 use crate::table::table;
-use crate::{Done, message, print};
 
 #[derive(Serialize)]
 struct Printed<'a> {

@@ -4,8 +4,9 @@ use ::relayout::{CodeCache, Manifest, RelayoutError, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 
+use crate::done::Done;
+use crate::output::{message, print, whole};
 use crate::throttle::process_number;
-use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]

@@ -8,12 +8,12 @@ use block_server::config::Config;
 use block_server::plan::{self, Plan};
 use qos::{Grouped, Objective};
 
-use crate::Done;
+use crate::done::Done;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The configuration: its devices with their calibrations, and its present tenants.
-    #[arg(default_value = super::CONFIG)]
+    #[arg(default_value = super::run::CONFIG)]
     config: PathBuf,
     /// The device that the tenant would use. Required if the configuration has several devices.
     #[arg(long)]
@@ -68,9 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         read_share: arguments.read,
     })?;
     if arguments.json {
-        crate::print(&(serde_json::to_string_pretty(&plan)? + "\n"))?;
+        crate::output::print(&(serde_json::to_string_pretty(&plan)? + "\n"))?;
     } else {
-        crate::print(&text(&plan, &book.medium, arguments))?;
+        crate::output::print(&text(&plan, &book.medium, arguments))?;
     }
     Ok(match plan.fits {
         true => Done::Positive,

@@ -15,7 +15,9 @@ use block_server::memory::host_bytes;
 use qos::Grouped;
 
 use super::surroundings::Surroundings;
-use crate::{Done, message};
+
+use crate::done::Done;
+use crate::output::message;
 
 /// The shares of reads of ReFlex' figure 3.
 const READ_PERCENTS: &str = "100,99,95,90,75,50";
@@ -53,7 +55,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a picture (SVG) of the latency against the rate to this file.
-    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
     picture: Option<PathBuf>,
 }
 
@@ -75,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         "--reads needs 100: the curve of reads alone is part of every calibration"
     );
     keep_the_device(arguments)?;
-    crate::ensure_writable(&[arguments.json.as_deref(), arguments.picture.as_deref()])?;
+    crate::output::ensure_writable(&[arguments.json.as_deref(), arguments.picture.as_deref()])?;
     for file in [&arguments.json, &arguments.picture].into_iter().flatten() {
         if file.is_file() {
             message(&format!("{} will be replaced.", file.display()));
@@ -83,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     }
     let calibration = measure(arguments)?;
     let json = arguments.json.as_deref();
-    crate::publish(json, &calibration, &text(&calibration), "the calibration")?;
+    crate::output::publish(json, &calibration, &text(&calibration), "the calibration")?;
     if let Some(file) = &arguments.picture {
         std::fs::write(file, calibration.chart().svg())
             .with_context(|| file.display().to_string())?;

@@ -1,26 +1,18 @@
-//! `slackline serve-block`: arguments, and what the server says while it runs.
+//! `slackline serve-block`.
 
 mod admit;
 mod calibrate;
+mod run;
 mod status;
 mod surroundings;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
-use block_server::config::Config;
-use block_server::launch::{Notice, Options, address_place};
-use dataplane::idle::IdlePolicy;
-use qos::Grouped;
-use sd_notify::NotifyState;
-
-use crate::service_manager::ServiceManager;
-use crate::{Done, message, print};
+use crate::done::Done;
+use crate::output::print;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Export the devices of a configuration file over NBD and NVMe/TCP.
-    Run(Run),
+    Run(run::Arguments),
     /// Show the tenants of a running server: objective, latency, requests and tokens of the last
     /// second, and refused requests and clients.
     Status(status::Arguments),
@@ -33,39 +25,9 @@ pub(crate) enum Command {
     Schema,
 }
 
-/// Where the unit of contrib/systemd has it.
-const CONFIG: &str = "/etc/slackline/blocks.toml";
-
-#[derive(clap::Args)]
-pub(crate) struct Run {
-    /// The configuration: devices and tenants. Send SIGHUP to read it again.
-    #[arg(default_value = CONFIG)]
-    config: PathBuf,
-    /// Check the configuration and its devices, print what would be exported, and exit. Changes and
-    /// locks nothing, so it also works beside a running server.
-    #[arg(long)]
-    check: bool,
-    /// What an idle shard does.
-    #[arg(long, value_enum, default_value = "learn")]
-    idle: Idle,
-    /// Run without the sandbox. Use this to find out whether the sandbox causes a failure.
-    #[arg(long)]
-    no_sandbox: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Idle {
-    /// Spin for a learnt time, then sleep.
-    Learn,
-    /// Never sleep: the lowest latency, and each shard uses a whole CPU.
-    Spin,
-    /// Sleep at once: the least CPU time.
-    Sleep,
-}
-
 pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
     match command {
-        Command::Run(arguments) => serve(arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Calibrate(arguments) => calibrate::run(arguments),
         Command::Admit(arguments) => admit::run(arguments),
@@ -74,180 +36,5 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
             print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
             Ok(Done::Positive)
         }
-    }
-}
-
-fn serve(arguments: &Run) -> anyhow::Result<Done> {
-    if arguments.check {
-        let checked = block_server::launch::check(&arguments.config)?;
-        let exports: Vec<String> = checked
-            .exports
-            .iter()
-            .map(|(export, device)| format!("{export} ({device})"))
-            .collect();
-        let served = served(&checked.addresses, &checked.nvme);
-        message(&format!("would serve {served}: {}", exports.join(", ")));
-        for (file, size_bytes) in &checked.files {
-            let size_bytes = Grouped(*size_bytes);
-            message(&format!(
-                "would make {} with {size_bytes} bytes",
-                file.display()
-            ));
-        }
-        for (device, holders) in &checked.held {
-            let holders = block_server::holders::named(holders);
-            message(&format!(
-                "{device} is in use by {holders}. If that is the server that you will reload, this is fine. A second server would not start"
-            ));
-        }
-        for warning in &checked.warnings {
-            message(warning);
-        }
-        if checked.has_objectives {
-            message(
-                "objectives were checked by the calibration, as at a start. A running server checks new objectives by the \
-                 curve that it has learnt since its start",
-            );
-        }
-        return Ok(Done::Positive);
-    }
-    // First: until then SIGHUP ends the process.
-    let signals = block_server::launch::catch_signals()?;
-    let options = Options {
-        config: arguments.config.clone(),
-        idle: match arguments.idle {
-            Idle::Learn => IdlePolicy::Learn,
-            Idle::Spin => IdlePolicy::Spin,
-            Idle::Sleep => IdlePolicy::Sleep,
-        },
-        is_sandboxed: !arguments.no_sandbox,
-    };
-    let connections_max = Config::read(&options.config)
-        .map(|config| config.connections_max)
-        .unwrap_or_default();
-    crate::descriptors::raise_limit_for(connections_max);
-    let manager = ServiceManager::connect();
-    let signal =
-        block_server::launch::serve(&options, signals, &mut |notice| say(notice, &manager))?;
-    Ok(if signal == rustix::process::Signal::TERM.as_raw() {
-        Done::Positive
-    } else {
-        Done::Signal(signal)
-    })
-}
-
-/// Each protocol with its addresses.
-fn served(nbd: &[SocketAddr], nvme: &[SocketAddr]) -> String {
-    let served: Vec<String> = [("NBD", nbd), ("NVMe/TCP", nvme)]
-        .into_iter()
-        .filter(|(_, addresses)| !addresses.is_empty())
-        .map(|(protocol, addresses)| {
-            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            format!("{protocol} on {}", addresses.join(", "))
-        })
-        .collect();
-    served.join(" and ")
-}
-
-fn reloaded(
-    (exports, changed, ended): (&[String], &[String], &[String]),
-    after_restart: &[&str],
-    restart_refuses: Option<&str>,
-) -> String {
-    let exports = exports.join(", ");
-    let mut text = format!("configuration reloaded. Exports for new connections: {exports}");
-    for (what, named) in [
-        ("New or changed", changed),
-        ("NBD connections that end, by export and reason", ended),
-    ] {
-        if !named.is_empty() {
-            text += &format!(". {what}: {}", named.join(", "));
-        }
-    }
-    if !after_restart.is_empty() {
-        let keys = after_restart.join(", ");
-        text += &format!(". Restart the server for the new value of {keys}");
-    }
-    if let Some(reason) = restart_refuses {
-        text += &format!(
-            ". A restart would refuse this configuration, because a start goes by the calibration and not by the curve \
-             that was learnt: {reason}"
-        );
-    }
-    text
-}
-
-fn say(notice: Notice, manager: &ServiceManager) {
-    match notice {
-        Notice::AddressInUse(held, place) => {
-            message(&format!("{}{held}", address_place(place.as_ref())));
-        }
-        Notice::Ready {
-            addresses,
-            nvme,
-            metrics,
-            exports,
-        } => {
-            let served = served(&addresses, &nvme);
-            let metrics = metrics.map_or_else(
-                || "No `metrics`: `status` cannot ask this server".to_owned(),
-                |address| format!("`status` and /metrics: {address}"),
-            );
-            message(&format!(
-                "serving {served}: {}. {metrics}",
-                exports.join(", ")
-            ));
-            manager.tell(NotifyState::Ready);
-        }
-        Notice::Reloaded {
-            exports,
-            changed,
-            ended,
-            restart_refuses,
-            after_restart,
-        } => message(&reloaded(
-            (&exports, &changed, &ended),
-            &after_restart,
-            restart_refuses.as_deref(),
-        )),
-        Notice::NotReloaded(reason) => message(&format!(
-            "reload refused, the old configuration stays in force: {reason}"
-        )),
-        Notice::Tenant(text) | Notice::Warning(text) | Notice::AuditLog(text) => message(&text),
-        Notice::Draining => {
-            manager.tell(NotifyState::Stopping);
-            message("draining: no new connections; a second signal ends the server at once");
-        }
-        Notice::Drained { is_cut_off: false } => message("drained: all requests were answered"),
-        Notice::Drained { is_cut_off: true } => message(
-            "the time for the drain is over (`drain_s`): connections that were left are closed, and their requests were \
-             not answered",
-        ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reload_says_whose_connections_end_and_what_needs_a_restart() {
-        let names =
-            |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
-        let text = "configuration reloaded. Exports for new connections: a, b";
-        let exports = names(&["a", "b"]);
-        assert_eq!(reloaded((&exports, &[], &[]), &[], None), text);
-        let more = reloaded(
-            (&exports, &names(&["b (new)"]), &names(&["c (gone)"])),
-            &["listen", "drain_s"],
-            Some("b.toml:7: no"),
-        );
-        assert_eq!(
-            more,
-            format!(
-                "{text}. New or changed: b (new). NBD connections that end, by export and reason: c (gone). Restart the server for the new value of listen, drain_s. A restart would refuse this \
-                 configuration, because a start goes by the calibration and not by the curve that was learnt: b.toml:7: no"
-            )
-        );
     }
 }

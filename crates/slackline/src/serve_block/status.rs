@@ -15,7 +15,7 @@ use qos::{Grouped, Operation};
 use ratatui::DefaultTerminal;
 use tuner::process::Interrupt;
 
-use crate::Done;
+use crate::done::Done;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
 
 /// How long a server may take to say how it is.
@@ -28,7 +28,7 @@ const POINT_EVERY: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The server's configuration. Only the key `metrics` is read: the server's address.
-    #[arg(default_value = super::CONFIG)]
+    #[arg(default_value = super::run::CONFIG)]
     config: PathBuf,
     /// The address of the running server's `metrics`, instead of the one in the file.
     #[arg(long, value_name = "ADDR")]
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         address,
     };
     if arguments.json {
-        crate::print(&(source.text()? + "\n"))?;
+        crate::output::print(&(source.text()? + "\n"))?;
     } else if arguments.live {
         anyhow::ensure!(
             std::io::stdout().is_terminal(),
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         let interrupt = Interrupt::on_signals()?;
         return live::on_screen(|terminal| watch(terminal, &source, first, &interrupt));
     } else {
-        crate::print(&text(&source.status()?))?;
+        crate::output::print(&text(&source.status()?))?;
     }
     Ok(Done::Positive)
 }

@@ -10,10 +10,12 @@ use throttle::{Host, Limit, Service};
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
-use super::watch::{self, Watched};
-use super::{experiment, page, runtimes};
+use super::target::{Watched, ensure_own_limit, group_of, named};
+use super::text::time;
+use super::{experiment, page, runtimes, watch};
+use crate::done::Done;
+use crate::output::message;
 use crate::table::table;
-use crate::{Done, message};
 
 /// A recording that lost more than this share of its switches says little about demands.
 const MISSED_SHARE: f64 = 0.05;
@@ -63,7 +65,7 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
     /// Write an HTML page with two histograms of cores in use: today's and the recommended
     /// settings', both from the model.
-    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
     html: Option<PathBuf>,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         "--slo-p99-ms must be above 0"
     );
     ensure!(arguments.shards != Some(0), "--shards must be above 0");
-    crate::ensure_writable(&[
+    crate::output::ensure_writable(&[
         arguments.save.as_deref(),
         arguments.experiment.as_deref(),
         arguments.json.as_deref(),
@@ -117,9 +119,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         (Some(path), _) => (read(path)?, None),
         (None, Some(watched)) => {
             let roots = Roots::default();
-            let group = watch::group_of(&roots, watched)?;
+            let group = group_of(&roots, watched)?;
             // Others may use it, too: their jobs belong to the recording.
-            watch::ensure_own_limit(&roots, &group, "for advice on")?;
+            ensure_own_limit(&roots, &group, "for advice on")?;
             match record(arguments, &group)? {
                 Ok(known) => (known, Some(group)),
                 Err(done) => return Ok(done),
@@ -140,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     };
     let advice = advice::advise(&question)
         .context("there is no CPU quota: nothing is throttled, and there is nothing to advise")?;
-    crate::publish(
+    crate::output::publish(
         arguments.json.as_deref(),
         &advice,
         &text(&advice, &question, arguments.all),
@@ -196,10 +198,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
     let seconds = arguments.duration_s;
-    message(&format!(
-        "Recording {seconds} s of {}…",
-        watch::named(group)
-    ));
+    message(&format!("Recording {seconds} s of {}…", named(group)));
     let (report, collected) =
         watch::observe_group(group.to_owned(), seconds, Jobs::Recorded, &mut goes_on)?;
     if let Some(signal) = interrupt.signal() {
@@ -217,7 +216,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
     let limit = report.limit.with_context(|| {
         format!(
             "{} has no CPU quota, nor has a group above it: nothing is throttled",
-            watch::named(group)
+            named(group)
         )
     })?;
     runtimes::name_worker_settings(&Roots::default(), group, &mut recording.service.pools);
@@ -584,12 +583,4 @@ fn change(prediction: &Prediction) -> String {
         .ratio
         .as_ref()
         .map_or("–".to_owned(), tuner::report::change)
-}
-
-pub(super) fn time(us: f64) -> String {
-    if us.is_infinite() {
-        "no end".to_owned()
-    } else {
-        format!("{:.2} ms", us / 1000.0)
-    }
 }

@@ -14,8 +14,12 @@ use wire_latency::NoData;
 
 use super::collect::{Collected, Jobs};
 use super::requests::{BlockMeter, OfPort};
-use super::watch::{self, Watched};
-use crate::{Done, message, whole};
+use super::shell::shell;
+use super::target::{Watched, ensure_own_limit, group_of};
+use super::watch;
+
+use crate::done::Done;
+use crate::output::{message, whole};
 
 const CONFIDENCE: f64 = 0.95;
 /// After a change of the limit, so long is not counted: what queued up under the other one drains.
@@ -100,21 +104,10 @@ impl Report {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
-    ensure!(
-        arguments.pairs >= 2,
-        "--pairs must be at least 2: one has no interval"
-    );
-    ensure!(
-        arguments.block_s >= 1.0 && arguments.block_s <= 3600.0,
-        "--block-s must be between 1 and 3600"
-    );
-    ensure!(
-        arguments.below > 0.0 && arguments.below.is_finite(),
-        "--below must be above 0"
-    );
-    crate::ensure_writable(&[arguments.json.as_deref()])?;
+    check(arguments)?;
+    crate::output::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
-    let group = watch::group_of(&roots, &arguments.watched)?;
+    let group = group_of(&roots, &arguments.watched)?;
     ensure!(
         !group.is_empty(),
         "the root group has no limit: name a group below it"
@@ -125,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         journal.is_empty(),
         "an earlier run left something to undo: slackline restore first"
     );
-    watch::ensure_own_limit(&roots, &group, "to change")?;
+    ensure_own_limit(&roots, &group, "to change")?;
     let before = CpuQuota::read(&roots, &group)?;
     let tried = tried(arguments, &before)?;
     ensure!(
@@ -188,7 +181,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         return Ok(Done::Signal(signal));
     }
     let report = report?;
-    crate::publish(
+    crate::output::publish(
         arguments.json.as_deref(),
         &report,
         &text(&report, arguments),
@@ -199,6 +192,23 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     } else {
         Done::Negative
     })
+}
+
+/// The numbers are in their ranges.
+fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    ensure!(
+        arguments.pairs >= 2,
+        "--pairs must be at least 2: one has no interval"
+    );
+    ensure!(
+        arguments.block_s >= 1.0 && arguments.block_s <= 3600.0,
+        "--block-s must be between 1 and 3600"
+    );
+    ensure!(
+        arguments.below > 0.0 && arguments.below.is_finite(),
+        "--below must be above 0"
+    );
+    Ok(())
 }
 
 /// The limit that is asked for; what is not named stays.
@@ -345,7 +355,7 @@ impl Trial<'_> {
         }
         if let Some(command) = &self.arguments.metric {
             // What it counted until now is not this block's.
-            super::shell(command).context("--metric")?;
+            shell(command).context("--metric")?;
         }
         if let Some(meter) = &mut self.meter {
             meter.begin().map_err(no_data)?;
@@ -365,7 +375,7 @@ impl Trial<'_> {
                 figure.value_us / 1000.0
             }
             (None, Some(command)) => {
-                let output = super::shell(command).context("--metric")?;
+                let output = shell(command).context("--metric")?;
                 output.trim().parse().with_context(|| {
                     format!("--metric printed {:?} in place of a number", output.trim())
                 })?

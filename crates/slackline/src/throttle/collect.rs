@@ -76,7 +76,7 @@ pub(crate) fn collect(
         if looked.elapsed() > LOOK_EVERY {
             match look(&roots, group, &mut seen.schedule) {
                 Err(HostError::Absent { .. }) => {
-                    crate::message(&format!(
+                    crate::output::message(&format!(
                         "The control group {group} vanished after {:.1} s; what was seen until then:",
                         start.elapsed().as_secs_f64()
                     ));

@@ -11,7 +11,8 @@ use throttle::{Pool, RuntimePool};
 use tuner::template::literal;
 
 use super::runtimes::words;
-use crate::message;
+
+use crate::output::message;
 
 /// Pools whose sizes are searched: those that use most CPU time.
 const POOLS_MAX: usize = 3;

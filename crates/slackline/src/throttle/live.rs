@@ -7,9 +7,10 @@ use ratatui::layout::Rect;
 use tuner::process::Interrupt;
 
 use super::collect::{self, Collected, Jobs};
+use super::report::{Report, Watch};
 use super::requests::{Latency, Moment, OfPort, Requests};
+use super::target::named;
 use super::text;
-use super::watch::{Report, Watch, named};
 use crate::live::{self, DRAW_EVERY, Key, LINE_ROWS, Line};
 
 /// Rows of the line of recent windows, with its frame.

@@ -13,9 +13,12 @@ use throttle::capacity::{Search, Trial};
 use tuner::parse::Format;
 use tuner::process::Interrupt;
 
-use super::watch::{self, Watched};
-use super::{page, shell};
-use crate::{Done, load, message, whole};
+use super::shell::shell;
+use super::target::{Watched, group_of};
+use super::{page, report, watch};
+use crate::done::Done;
+use crate::load;
+use crate::output::{message, whole};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;
@@ -72,7 +75,7 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
     /// Write the results to one HTML file, with the histograms of cores in use before and after the
     /// change side by side.
-    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
     html: Option<PathBuf>,
 }
 
@@ -118,7 +121,7 @@ struct Side {
     capacity_per_s: Option<Interval>,
     trials: Vec<Trial>,
     /// Under the same load as the other side.
-    watch: Option<watch::Report>,
+    watch: Option<report::Report>,
 }
 
 #[derive(Serialize)]
@@ -159,7 +162,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         arguments.runs >= 2,
         "--runs must be at least 2: one search has no interval"
     );
-    crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
+    crate::output::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     if let Err(error) = put(arguments, 0) {
         // Where it fails, there is nothing to put back yet.
@@ -168,7 +171,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     if let Some(watched) = &arguments.watched {
         // Not earlier: where --before starts the service, there is no group until now. Not later:
         // searches take hours.
-        watch::group_of(&Roots::default(), watched)?;
+        group_of(&Roots::default(), watched)?;
     }
     let report = measure(arguments, &interrupt);
     // Also after an error or a signal: the service is left as it was found.
@@ -192,7 +195,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
 
 /// Prints and writes what was found.
 fn tell(arguments: &Arguments, report: &Report) -> anyhow::Result<Done> {
-    crate::publish(
+    crate::output::publish(
         arguments.json.as_deref(),
         report,
         &text(report),
@@ -397,7 +400,7 @@ fn trial(
     if let Some(url) = &arguments.load.url {
         let plan = Plan {
             service: match &arguments.watched {
-                Some(watched) => ServiceOnHost::Group(watch::group_of(&Roots::default(), watched)?),
+                Some(watched) => ServiceOnHost::Group(group_of(&Roots::default(), watched)?),
                 None => ServiceOnHost::Unknown,
             },
             ..arguments
@@ -559,7 +562,7 @@ fn html(report: &Report) -> String {
     html
 }
 
-fn watched(report: &Report) -> impl Iterator<Item = (&str, &watch::Report)> {
+fn watched(report: &Report) -> impl Iterator<Item = (&str, &report::Report)> {
     report
         .sides
         .iter()

@@ -8,19 +8,20 @@ mod fleet;
 mod live;
 mod loadtest;
 mod page;
+mod report;
 mod requests;
 mod runtimes;
+mod shell;
+mod target;
 mod text;
 pub(crate) mod tracepoints;
 mod watch;
 
-pub(crate) use watch::{Watched, group_of, process_number};
+pub(crate) use target::{Watched, group_of, process_number};
 
 use std::path::Path;
 
-use anyhow::ensure;
-
-use crate::Done;
+use crate::done::Done;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -46,32 +47,4 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Loadtest(arguments) => loadtest::run(arguments),
         Command::Fleet(arguments) => fleet::run(arguments),
     }
-}
-
-/// Runs a command of the user's to its end; its standard output.
-fn shell(command: &str) -> anyhow::Result<String> {
-    let output = std::process::Command::new("sh")
-        .args(["-c", command])
-        .output()?;
-    let (error, printed) = (
-        String::from_utf8_lossy(&output.stderr),
-        String::from_utf8_lossy(&output.stdout),
-    );
-    // sysbench complains on standard output.
-    let said = match error.trim() {
-        "" => printed.trim(),
-        error => error,
-    };
-    let said = match said.lines().collect::<Vec<_>>().as_slice() {
-        [] => "it said nothing".to_owned(),
-        [only] => (*only).to_owned(),
-        [first, last] => format!("{first} | {last}"),
-        [first, .., last] => format!("{first} | … | {last}"),
-    };
-    ensure!(
-        output.status.success(),
-        "{command:?} ended with {}: {said}",
-        output.status
-    );
-    Ok(printed.into_owned())
 }

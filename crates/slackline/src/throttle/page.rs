@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
 
+use super::report::Report;
 use super::requests::{Latency, Moment};
-use super::watch::Report;
 use crate::page::{Column, columns, escaped};
 use crate::timeline::{Line, timeline};
 
@@ -78,7 +78,7 @@ pub(super) fn predictions(sides: &[(&str, &Prediction)]) -> String {
             "{}<p>{:.1} cores in use on average<br>Throttled: {throttled:.0} % of the periods<br>99 % of all jobs end within {}</p>\n",
             cores(&prediction.cores, bins, quota),
             prediction.cores.mean(),
-            super::advise::time(prediction.p99_us)
+            super::text::time(prediction.p99_us)
         );
         (*name, html)
     }))

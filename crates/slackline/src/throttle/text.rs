@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use throttle::{BIN_CORES, Cores};
 
-use super::watch::Report;
+use super::report::Report;
+use super::target::named;
 use crate::table::table;
 
 /// Rows of the histogram.
@@ -19,7 +20,7 @@ pub(super) fn report(report: &Report) -> String {
     for note in &report.runtimes {
         let _ = writeln!(text, "Note: {note}.\n");
     }
-    let group = super::watch::named(&report.group);
+    let group = named(&report.group);
     let limit = match (&report.limit, &report.limited_by) {
         (Some(limit), Some(by)) => {
             let of = if *by == report.group {
@@ -129,6 +130,15 @@ pub(super) fn side_by_side(columns: &[String]) -> String {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
+}
+
+/// A time in milliseconds; a simulated wait may have no end.
+pub(super) fn time(us: f64) -> String {
+    if us.is_infinite() {
+        "no end".to_owned()
+    } else {
+        format!("{:.2} ms", us / 1000.0)
+    }
 }
 
 /// Some bins of a histogram together.

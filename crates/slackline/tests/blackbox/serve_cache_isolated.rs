@@ -298,6 +298,51 @@ fn when_one_process_is_killed_the_other_ends_and_the_interface_is_as_it_was() {
     }
 }
 
+/// The stack's process ends some tenths of a second after the application, and has the interface
+/// until then.
+#[test]
+fn after_a_kill_the_server_starts_again_at_once() {
+    let Some(wire) = Wire::new("again") else {
+        return;
+    };
+    let mut server = Server::start(&wire, &[]);
+    for round in 0..3 {
+        signal(&server.application, "-KILL");
+        server.application.wait().unwrap();
+        server = Server::start(&wire, &[]);
+        let answer = wire.ask(r"printf 'set a 0 0 1\r\nx\r\nget a\r\nquit\r\n'");
+        let expected = "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n";
+        assert_eq!(answer, expected, "round {round}");
+    }
+    server.drain();
+}
+
+/// A process of the same user, without capabilities, as an application is that was taken over.
+#[test]
+fn nobody_without_privileges_can_look_into_the_stack() {
+    let Some(wire) = Wire::new("look") else {
+        return;
+    };
+    let server = Server::start(&wire, &[]);
+    let look = |pid: u32| {
+        Command::new("setpriv")
+            .args(["--bounding-set", "-all", "--inh-caps", "-all", "cat"])
+            .arg(format!("/proc/{pid}/environ"))
+            .output()
+            .unwrap()
+    };
+    let [application, stack] = server.both();
+    let refused = look(stack);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("Permission denied"), "{text}");
+    // The same look is allowed where nothing forbids it.
+    let seen = look(application);
+    assert!(seen.status.success(), "{seen:?}");
+    assert!(!seen.stdout.is_empty());
+    server.drain();
+}
+
 #[test]
 fn a_client_that_reads_nothing_holds_bounded_memory_and_keeps_nobody_waiting() {
     let Some(wire) = Wire::new("slow") else {

@@ -4,8 +4,8 @@
 use http_client::{Answer, Data, Url};
 use serde::{Deserialize, Serialize};
 
+use crate::client::client;
 use crate::spec::AlertSpec;
-use crate::target::client;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

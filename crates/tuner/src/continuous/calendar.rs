@@ -1,45 +1,10 @@
 //! Days, hours and seasons in the time zone of a specification.
 
-use jiff::civil::{Time, Weekday};
+use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 
-use super::Rules;
-
-/// Part of every day, from `start` until before `end`; over midnight where `end` is not later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hours {
-    start: Time,
-    end: Time,
-}
-
-impl Hours {
-    /// Parses `09:00-17:00`; `22:00-04:00` goes over midnight.
-    ///
-    /// # Errors
-    /// What was expected, in words.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || format!("{text:?} is not HH:MM-HH:MM, such as 09:00-17:00");
-        let (start, end) = text.split_once('-').ok_or_else(expected)?;
-        let time = |text: &str| Time::strptime("%H:%M", text.trim()).map_err(|_| expected());
-        let hours = Self {
-            start: time(start)?,
-            end: time(end)?,
-        };
-        if hours.start == hours.end {
-            return Err(format!("{text:?} is empty; leave hours out for any time"));
-        }
-        Ok(hours)
-    }
-
-    fn holds(self, time: Time) -> bool {
-        if self.start < self.end {
-            (self.start..self.end).contains(&time)
-        } else {
-            time >= self.start || time < self.end
-        }
-    }
-}
+use super::rules::Rules;
 
 impl Rules {
     fn local(&self, now: Timestamp) -> Zoned {
@@ -117,6 +82,7 @@ pub(super) fn day_start(now: Timestamp, time_zone: &TimeZone) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::continuous::Hours;
     use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec};
 
     fn rules(hours: &[&str], zone: &str) -> Rules {
@@ -203,12 +169,5 @@ mod tests {
         assert_eq!(rules.season(at("2026-01-09T23:59:59Z"), 8), 7);
         assert_eq!(rules.season(at("2026-01-10T00:00:00Z"), 8), 8);
         assert_eq!(rules.closes(at("2026-01-10T03:00:00Z")), None);
-    }
-
-    #[test]
-    fn refuses_nonsense() {
-        for text in ["", "9-17", "09:00", "09:00-25:00", "09:00-09:00"] {
-            assert!(Hours::parse(text).is_err(), "{text}");
-        }
     }
 }

@@ -29,33 +29,36 @@
 
 mod alert;
 mod calendar;
+mod hours;
+mod rounds;
+mod rules;
 mod run;
 pub mod simulation;
 mod state;
+mod task;
 mod view;
 
 use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
-use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use latency_stats::{DriftTest, mean_interval};
+use latency_stats::DriftTest;
 
 pub use alert::{Alert, ask};
-pub use calendar::Hours;
-pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
+pub use hours::Hours;
+pub use rules::Rules;
+pub use run::{Flow, World, run, tune, watch};
+use state::SEARCH_AGAIN_S;
 pub use state::{
     Acting, Asked, Candidate, Doing, Entry, HostThen, Measured, Promoted, Round, Searching, Seen,
     State,
 };
-
+pub use task::{Applied, Task, Tuned};
 pub use view::{Evidence, TestValue, View};
 
-use crate::ledger::Drift;
+use crate::figures::{counted, sentence};
 use crate::live::Changed;
-use crate::report::{score_text, significant};
-use crate::sentence::{counted, sentence};
-use crate::spec::{AlertSpec, ObjectiveSpec};
+use crate::report::score_text;
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but
 /// until the next round at most.
@@ -64,51 +67,17 @@ const ALERT_FRESH_S: f64 = 30.0;
 /// A drift adds at least so much doubt to what was measured before: 5 % of the objective.
 const DRIFT_SD_MIN: f64 = 0.05;
 
-/// The rounds that are looked at to say how large a change was.
-const RECENT_MAX: usize = 8;
-
 /// How soon a rollback or promotion that was refused is tried again.
 const AGAIN_S: i64 = 10;
 
 /// As many rounds in a row after which not everything could be put back end the sitting.
 const UNSETTLED_MAX: usize = 3;
 
-/// A search that leaves nothing in force is repeated after a day, then after two, four, and every
-/// eight days.
-const SEARCH_AGAIN_S: f64 = 86_400.0;
+/// A search that leaves nothing in force is repeated every eight days at the least.
 const SEARCH_AGAIN_MAX_S: f64 = 8.0 * SEARCH_AGAIN_S;
 
 /// The series of the gain, beside those of the workload's metrics.
 pub const GAIN: &str = "gain";
-
-/// What a specification says of `mode = "continuous"`.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// What a gain is a change of.
-    pub objective: ObjectiveSpec,
-    /// Seconds between the beginnings of two rounds.
-    pub round_every_s: f64,
-    /// Metrics of the control that tell the workload.
-    pub metrics: Vec<String>,
-    /// Parts of the day within which the workload is compared.
-    pub seasons: usize,
-    /// Parts of the day within which the gain is compared.
-    pub gain_seasons: usize,
-    /// Those of Saturdays and Sundays are seasons of their own.
-    pub weekends: bool,
-    /// Rounds until a false alarm of one series, on average, at the least.
-    pub run_length: f64,
-    /// Rounds in a row that break a constraint before a rollback.
-    pub slo_rounds: usize,
-    /// Promotions in a day.
-    pub changes_per_day: usize,
-    /// When a search or a promotion may begin; at any time where empty.
-    pub hours: Vec<Hours>,
-    /// Whose days and hours these are.
-    pub time_zone: TimeZone,
-    /// No search or promotion begins while this fires.
-    pub alert: Option<AlertSpec>,
-}
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
@@ -448,219 +417,11 @@ impl Controller {
         }
     }
 
-    fn watched(&mut self, now: Timestamp, seen: Seen) -> Round {
-        self.state.rounds += 1;
-        let mut round = Round {
-            number: self.state.rounds,
-            at: now,
-            of_promoted: self.state.promoted.is_some(),
-            season: self.rules.season(now, self.rules.seasons),
-            gain_season: self.rules.season(now, self.rules.gain_seasons),
-            counts: false,
-            seen,
-        };
-        let every_s = self.rules.round_every_s;
-        self.state.next_round = after(now, every_s);
-        if !matches!(round.seen, Seen::Unsettled(_)) {
-            self.state.unsettled = 0;
-        }
-        if !matches!(round.seen, Seen::Strayed(_)) {
-            self.state.strayed = None;
-        }
-        match &round.seen {
-            Seen::Measured(measured) => {
-                if std::mem::take(&mut self.state.unmeasured) > 0 {
-                    self.say(now, "measured", "the service can be measured again");
-                }
-                if measured.broken.is_empty() {
-                    if self.state.breaks > 0 {
-                        self.say(now, "slo", "the constraints hold again");
-                    }
-                    self.state.breaks = 0;
-                    if !measured.broken_by_both.is_empty() {
-                        let which = measured.broken_by_both.join("; ");
-                        let text = format!("no rollback: the control breaks it as much: {which}");
-                        self.say(now, "slo", text);
-                    }
-                } else if round.of_promoted {
-                    let which = measured.broken.join("; ");
-                    let why = format!("a constraint is broken: {which}");
-                    self.broke(now, why, measured.excess);
-                }
-                // Repeats of a bad moment are no independent rounds.
-                round.counts = self.state.breaks == 0;
-            }
-            Seen::Unsettled(reason) => {
-                self.state.unmeasured += 1;
-                self.state.unsettled += 1;
-                // Soon: until a round ends well, it is open what is in force.
-                self.state.next_round = after(now, every_s.min(AGAIN_S as f64));
-                let row = format!("{} of {UNSETTLED_MAX} in a row", self.state.unsettled);
-                self.say(now, "unmeasured", format!("not measured: {reason} ({row})"));
-            }
-            Seen::Strayed(what) => {
-                self.state.unmeasured += 1;
-                if self.state.strayed.as_ref() != Some(what) {
-                    let then =
-                        "Restore it, or roll back. Until then no round, search or promotion begins";
-                    let text = format!("changed outside Slackline: {what}. {then}");
-                    self.say(now, "changed", text);
-                    self.state.strayed = Some(what.clone());
-                }
-            }
-            Seen::PutBack(what) => {
-                self.say(
-                    now,
-                    "changed",
-                    format!("the host has been started again: {what}. Slackline has put it back"),
-                );
-                if let Some(promoted) = &mut self.state.promoted {
-                    promoted.host = None;
-                }
-                self.state.next_round = now;
-            }
-            Seen::OneSided(reason) if round.of_promoted => {
-                self.state.unmeasured += 1;
-                let what = "what is promoted cannot be measured, and the control can";
-                self.broke(now, format!("{what}: {reason}"), DRIFT_SD_MIN);
-            }
-            Seen::Unmeasured(reason) | Seen::OneSided(reason) => {
-                if self.state.unmeasured == 0 {
-                    self.say(
-                        now,
-                        "unmeasured",
-                        format!("not measured: {reason}. Nothing is concluded from it"),
-                    );
-                }
-                self.state.unmeasured += 1;
-            }
-            Seen::Crashed(reason) => {
-                if round.of_promoted {
-                    self.doubt(DRIFT_SD_MIN);
-                    self.roll_back(now, format!("the service does not survive it: {reason}"));
-                }
-            }
-        }
-        for series in self.count(&round) {
-            self.drifted(now, &series);
-        }
-        round
-    }
-
-    /// A round that speaks against what is promoted. The others of the row follow at once.
-    fn broke(&mut self, now: Timestamp, why: String, excess: f64) {
-        self.state.breaks += 1;
-        self.state.next_round = now;
-        let (breaks, of) = (self.state.breaks, self.rules.slo_rounds);
-        self.say(
-            now,
-            "slo",
-            format!("{why} ({breaks} of {of} rounds in a row)"),
-        );
-        if breaks >= of {
-            self.doubt(excess);
-            self.roll_back(now, why);
-        }
-    }
-
-    /// Gives a round to the tests; returns those that alarm.
-    fn count(&mut self, round: &Round) -> Vec<String> {
-        let Seen::Measured(measured) = &round.seen else {
-            return Vec::new();
-        };
-        if !round.counts {
-            return Vec::new();
-        }
-        let mut alarms = Vec::new();
-        for (name, test) in &mut self.tests {
-            if round.number <= self.state.since.get(name).copied().unwrap_or(0) {
-                continue;
-            }
-            let value = if name == GAIN {
-                if !round.of_promoted {
-                    continue;
-                }
-                self.gains.push(measured.gain);
-                Some((round.gain_season, measured.gain))
-            } else {
-                let value = measured.workload.get(name);
-                value.map(|value| (round.season, *value))
-            };
-            if value.is_some_and(|(season, value)| test.push(season, value)) {
-                alarms.push(name.clone());
-            }
-        }
-        alarms
-    }
-
-    /// A test has raised an alarm.
-    fn drifted(&mut self, now: Timestamp, series: &str) {
-        if self.state.acting.is_some() {
-            self.restart(series);
-            return;
-        }
-        let mut sd = 0.0;
-        let mut text = format!("the workload's {series} has changed");
-        if series == GAIN {
-            let split = self.gains.len() - (self.gains.len() / 2).min(RECENT_MAX);
-            let (before, recent) = self.gains.split_at(split);
-            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-            let change = mean(recent) - mean(before);
-            sd = change.abs();
-            text = format!(
-                "the gain has changed by {}",
-                score_text(change, &self.rules.objective)
-            );
-            let is_loss = mean_interval(recent, 0.95).is_ok_and(|interval| interval.low > 0.0);
-            if is_loss {
-                self.roll_back(now, "it has become worse than the control".into());
-            }
-        }
-        let evidence = self.tests.get(series).map_or(0.0, DriftTest::evidence);
-        self.say(
-            now,
-            "drift",
-            format!(
-                "{text} (evidence {}, alarm at {})",
-                significant(evidence),
-                significant(self.rules.run_length)
-            ),
-        );
-        self.state.alarms += 1;
-        self.state.last_alarm = Some(now);
-        self.doubt(sd);
-        // What is verified now was measured before.
-        self.state.candidate = None;
-        self.state.searching = None;
-        self.state.due = Some(text);
-        self.restart(series);
-    }
-
     /// Nothing is in force, and nothing better is known.
     fn search_later(&mut self, now: Timestamp) {
         self.state.search_again = Some(after(now, self.state.search_again_after_s));
         let longer_s = 2.0 * self.state.search_again_after_s;
         self.state.search_again_after_s = longer_s.min(SEARCH_AGAIN_MAX_S);
-    }
-
-    /// What was measured so far may be off by so much.
-    fn doubt(&mut self, sd: f64) {
-        self.state.drifts.push(Drift {
-            before: self.state.evaluated,
-            variance: sd.max(DRIFT_SD_MIN).powi(2),
-        });
-    }
-
-    fn restart(&mut self, series: &str) {
-        if let Some(test) = self.tests.get_mut(series) {
-            test.restart();
-        }
-        self.state
-            .since
-            .insert(series.to_owned(), self.state.rounds);
-        if series == GAIN {
-            self.gains.clear();
-        }
     }
 
     fn roll_back(&mut self, now: Timestamp, reason: String) {

@@ -8,8 +8,12 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::{Alert, calendar};
+use crate::figures::sentence;
 use crate::ledger::Drift;
-use crate::sentence::sentence;
+
+/// A search that leaves nothing in force is repeated after a day, then after two, four, and every
+/// eight days.
+pub(super) const SEARCH_AGAIN_S: f64 = 86_400.0;
 
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,7 +90,7 @@ impl State {
             acting: None,
             not_before: now,
             search_again: None,
-            search_again_after_s: super::SEARCH_AGAIN_S,
+            search_again_after_s: SEARCH_AGAIN_S,
             next_round: now,
             rounds: 0,
             breaks: 0,

@@ -6,8 +6,8 @@ use latency_stats::DriftTest;
 use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
+use crate::figures::counted;
 use crate::report::score_text;
-use crate::sentence::counted;
 use crate::spec::ObjectiveSpec;
 
 /// One drift test as it stands.

@@ -3,31 +3,16 @@
 //! A source is opened once and measures one block after the other. Several percentiles of one
 //! source share it.
 
-use wire_latency::{Meter, NoData, SourceSpec, Surroundings};
+use wire_latency::{NoData, SourceSpec};
 
-use super::{ActiveSide, Live};
+use super::Live;
+use super::active_side::ActiveSide;
+use super::meters::Wanted;
 use crate::error::Fault;
 use crate::metrics::SideMetrics;
 use crate::sampler::observed_pid;
+use crate::side::Side;
 use crate::spec::{LatencyMetric, requests_of};
-use crate::target::Side;
-
-/// The sources that are open.
-#[derive(Debug, Default)]
-pub(super) struct Meters(Vec<Open>);
-
-#[derive(Debug)]
-struct Open {
-    of: Wanted,
-    meter: Meter,
-}
-
-/// What is to be read, and in whose network namespace.
-#[derive(Clone, Debug, PartialEq)]
-struct Wanted {
-    source: SourceSpec,
-    pid: Option<u32>,
-}
 
 impl Live<'_> {
     /// The sources of a side, each with the metric that reads it.
@@ -63,7 +48,7 @@ impl Live<'_> {
         let wanted = self.wanted(active)?;
         let is_pushed = |wanted: &Wanted| matches!(wanted.source, SourceSpec::Push(_));
         for (name, wanted) in wanted.into_iter().filter(|(_, wanted)| is_pushed(wanted)) {
-            self.open(&name, wanted, side)?;
+            self.meters.open(&name, wanted, side)?;
         }
         Ok(())
     }
@@ -72,25 +57,8 @@ impl Live<'_> {
     /// sockets in the next evaluation.
     pub(super) fn close_meters(&mut self) {
         if self.spec.target.start.is_some() {
-            self.meters.0.clear();
+            self.meters.close();
         }
-    }
-
-    /// The index of the open source.
-    fn open(&mut self, name: &str, wanted: Wanted, side: Side) -> Result<usize, Fault> {
-        let meters = &mut self.meters.0;
-        if let Some(found) = meters.iter().position(|open| open.of == wanted) {
-            return Ok(found);
-        }
-        let surroundings = Surroundings {
-            pid: wanted.pid,
-            ..Surroundings::default()
-        };
-        // How many requests a figure has to stand on differs from metric to metric.
-        let meter = Meter::start(&wanted.source, &surroundings, 1)
-            .map_err(|error| side.unmeasured(format!("metrics.{name}: {error}")))?;
-        meters.push(Open { of: wanted, meter });
-        Ok(meters.len() - 1)
     }
 
     /// The open sources of a side, each with the metric that reads it.
@@ -101,14 +69,10 @@ impl Live<'_> {
         let wanted = self.wanted(&sides[side.index()])?;
         // A service that was restarted is another process, perhaps in another namespace.
         if self.spec.target.start.is_none() {
-            let is_current = |open: &Open| {
-                let mut same = wanted.iter().filter(|(_, it)| it.source == open.of.source);
-                same.all(|(_, it)| it.pid == open.of.pid)
-            };
-            self.meters.0.retain(is_current);
+            self.meters.close_others(&wanted);
         }
         let opened = wanted.into_iter().map(|(name, wanted)| {
-            let index = self.open(&name, wanted, side)?;
+            let index = self.meters.open(&name, wanted, side)?;
             Ok((name, index))
         });
         opened.collect()
@@ -123,7 +87,7 @@ impl Live<'_> {
                     continue;
                 }
                 begun.push(index);
-                let began = self.meters.0[index].meter.begin();
+                let began = self.meters.at(index).begin();
                 began.map_err(|no_data| fault(*side, &name, &no_data))?;
             }
         }
@@ -142,7 +106,7 @@ impl Live<'_> {
             let mut looks = Vec::new();
             for (name, index) in meters {
                 if !looks.iter().any(|(known, _)| *known == index) {
-                    looks.push((index, self.meters.0[index].meter.end()));
+                    looks.push((index, self.meters.at(index).end()));
                 }
                 let look = looks.iter().find(|(known, _)| *known == index);
                 let latency = self

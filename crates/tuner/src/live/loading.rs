@@ -9,8 +9,9 @@ use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Launch, RunError, Running};
 use crate::sampler::difference;
+use crate::side::Side;
 use crate::spec::{Pairing, WorkloadSpec};
-use crate::target::{Instance, Side};
+use crate::target::Instance;
 use crate::template;
 
 /// How often a JVM's counters are read: more often than it collects.

@@ -13,7 +13,8 @@ use crate::error::{Fault, TunerError};
 use crate::promotions::{self, PromotionRecord, Served};
 use crate::reapply::Reapply;
 use crate::scratch;
-use crate::target::{Instance, Side};
+use crate::side::Side;
+use crate::target::Instance;
 
 /// What a promotion or a rollback has changed.
 #[derive(Clone, Debug, Default)]

@@ -7,10 +7,10 @@ use latency_stats::{Warmth, warmth};
 use super::Live;
 use crate::begun::WarmUp;
 use crate::error::Fault;
+use crate::figures::percent;
 use crate::metrics::{JIT_TIME, SideMetrics, lookup};
-use crate::report::percent;
+use crate::side::Side;
 use crate::spec::{Pairing, WarmUpRule};
-use crate::target::Side;
 
 /// A JVM compiles for good if its compilers take less than this share of a core.
 const JIT_CORES_MAX: f64 = 0.05;

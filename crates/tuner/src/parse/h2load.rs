@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, after, number, time_us};
 
 const LOOKED_FOR: &str = "lines `finished in`, `requests:` and `traffic:`";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, leading_number};
 
 const LOOKED_FOR: &str = "line `System achieved … NOPM`";

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Distribution, Report, after, leading_number, number};
 
 /// How many results hey keeps.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::json::last_object;
 use super::report::Report;
 

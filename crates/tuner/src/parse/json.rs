@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::first_lines;
 
 /// How many lines are tried as the beginning of the JSON document.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, after, leading_number, number};
 
 const LOOKED_FOR: &str =

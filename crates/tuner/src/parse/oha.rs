@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::json::first_value;
 use super::report::{Distribution, Report, after, number, size_bytes, time_us};
 

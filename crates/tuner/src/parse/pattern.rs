@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use regex::{Regex, RegexBuilder};
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{first_lines, number};
 
 /// Reads one number per metric: the first capture group of the first match, `^` and `$` matching at

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, after, leading_number, number, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, leading_number, number};
 
 /// One command that was tested; tests run one after the other.

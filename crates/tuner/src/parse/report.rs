@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
 use super::consistency::contradiction;
+use super::error::ParseError;
 
 /// How many lines of unexpected output an error shows, and how much of each: enough for the message
 /// behind a banner.

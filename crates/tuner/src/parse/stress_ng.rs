@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, number};
 
 const LOOKED_FOR: &str = "row of `bogo ops` (stress-ng --metrics-brief prints to standard error: add --stdout, or 2>&1 in a shell)";

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, after, leading_number, number, time_us};
 
 const LOOKED_FOR: &str = "lines `total time:` and `total number of events:`";

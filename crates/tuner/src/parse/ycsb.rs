@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ParseError;
+use super::error::ParseError;
 use super::report::{Report, number};
 
 const LOOKED_FOR: &str = "line `[OVERALL], Throughput(ops/sec),`";

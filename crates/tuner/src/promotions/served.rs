@@ -4,22 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use host::{Journal, Knob, Roots};
-use serde::{Deserialize, Serialize};
 
-use super::{
-    PromotedFile, PromotedKnob, PromotionRecord, directory, failed, keep_copy, list, write_list,
+use super::record::{
+    PromotedFile, PromotedKnob, PromotionRecord, Served, directory, failed, keep_copy, list,
+    write_list,
 };
 use crate::error::TunerError;
-
-/// The experiment of `slackline serve` that has promoted something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Served {
-    /// Its number in the server's database.
-    pub experiment: i64,
-    /// When it was made, in milliseconds since 1970: an experiment of another database has the same
-    /// number, but was made at another time.
-    pub made_ms: i64,
-}
 
 impl PromotionRecord {
     fn is_of(&self, experiment: i64) -> bool {

@@ -2,221 +2,29 @@
 //! before anything is started or changed.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::{Settings, Space};
+use bayes_opt::Space;
 use host::{HostError, Roots, is_same_file};
 
-use super::continuous::check_continuous;
-use super::cpus::{Pins, check_cpus};
-use super::evaluation::check_evaluation;
-use super::knobs::KnobBinding;
+use super::check_continuous::check_continuous;
+use super::check_metrics::check_metrics;
+use super::checked::CheckedSpec;
+use super::cpus::check_cpus;
+use super::expression::MetricConstraint;
+use super::form::{RESERVED, check_command, check_name, check_url, is_word};
+use super::knobs::{KnobBinding, Originals};
 use super::locate::Source;
-use super::metric::check_metrics;
+use super::masks::Masks;
 use super::numbers::{check_counts, check_numbers};
-use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
-use super::templates::{check_apply, check_templates};
-use super::{Masks, MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
-use crate::continuous::Rules;
+use super::parameters::{CheckedSpace, arm_configuration, check_space};
+use super::templates::{CheckedParts, Templates, check_apply, check_templates};
+use super::warm_control::check_evaluation;
+use super::{ObjectiveSpec, Pairing, ReadySpec, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
 use crate::parse;
-use crate::target::Side;
-use crate::template;
-
-/// A specification that has been checked against itself and against this host.
-#[derive(Clone, Debug)]
-pub struct CheckedSpec {
-    /// As written.
-    pub spec: Spec,
-    /// Its name.
-    pub name: String,
-    /// The folder of its file, against which relative paths count.
-    pub dir: PathBuf,
-    /// The search space; its defaults are the control.
-    pub space: Space,
-    /// The optimiser's settings.
-    pub settings: Settings,
-    /// The parameters that are kernel knobs.
-    pub knobs: BTreeMap<String, KnobBinding>,
-    /// Optional parameters that this host does not have, with the reason.
-    pub skipped: Vec<String>,
-    /// Defaults of knobs that are not the live values, a sentence each.
-    pub other_defaults: Vec<String>,
-    /// Parameters that are no knob and that nothing names: whatever value they have, it changes
-    /// nothing.
-    pub unused: Vec<String>,
-    /// The target.
-    pub target: TargetSpec,
-    /// CPUs of control, experiment and workload.
-    pub pins: Pins,
-    /// The workload.
-    pub workload: WorkloadSpec,
-    /// The workload without a rate of its own, which shows the capacity.
-    pub saturated: Option<WorkloadSpec>,
-    /// The objective.
-    pub objective: ObjectiveSpec,
-    /// The constraints.
-    pub constraints: Vec<MetricConstraint>,
-    /// How it goes on after its promotion, in `mode = "continuous"`.
-    pub continuous: Option<Rules>,
-}
-
-/// What is asked of template files, and of knobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Templates {
-    /// They can be read, and templates name what there is.
-    AreThere,
-    /// Nothing: what was made from them is in force, and the control's values are known.
-    MayBeGone,
-}
-
-/// What [`check_templates`] looks at.
-pub(super) struct CheckedParts<'a> {
-    pub(super) templates: Templates,
-    pub(super) spec: &'a Spec,
-    pub(super) source: &'a Source,
-    pub(super) dir: &'a Path,
-    pub(super) target: &'a TargetSpec,
-    pub(super) workload: &'a WorkloadSpec,
-    pub(super) space: &'a Space,
-    /// Names of the parameters that were left out.
-    pub(super) skipped: Vec<&'a str>,
-}
-
-impl CheckedSpec {
-    /// What is right, and still better known before anything is measured, a sentence each:
-    /// parameters that are left out on this host, parameters of no effect, and, where all is
-    /// measured here, programs that are not on `path` and files that are not as their templates
-    /// have them.
-    #[must_use]
-    pub fn remarks(&self, path: &OsStr) -> Vec<String> {
-        let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
-        let unused = self.unused.iter().map(|name| {
-            format!("parameter {name} is not used: it is no knob, and no command, file or environment has {{{name}}}")
-        });
-        let (missing, other) = match self.spec.workers {
-            Some(_) => (Vec::new(), Vec::new()),
-            None => (self.missing_programs(path), self.other_files()),
-        };
-        let missing = missing.into_iter().map(|(key, program)| {
-            format!("missing here: {key} is {program:?}, and there is no such program on the PATH")
-        });
-        let other = other.into_iter().map(|(key, path)| {
-            format!(
-                "other contents: {path} ({key}) differs from its template with the control's values. While Slackline measures, the \
-                 file has the template's contents: check that the control is what you run today"
-            )
-        });
-        let other_defaults = self.other_defaults.iter().cloned();
-        let unreadable = self.unreadable_packets();
-        let never = self.early_end_remark();
-        skipped
-            .chain(other_defaults)
-            .chain(unused)
-            .chain(missing)
-            .chain(other)
-            .chain(unreadable)
-            .chain(never)
-            .collect()
-    }
-
-    /// Files of a service that runs by itself which differ from what the control makes of their
-    /// templates, as (key, path).
-    fn other_files(&self) -> Vec<(String, String)> {
-        if self.target.start.is_some() {
-            return Vec::new();
-        }
-        let variables = self.variables(Side::Control, &self.control());
-        let files = self.target.files.iter().enumerate();
-        files
-            .filter_map(|(index, file)| {
-                // What has a port of its own, or the instance's directory, is not known yet.
-                let path = template::fill(&file.path, &variables).ok()?;
-                let text = std::fs::read_to_string(self.dir.join(&file.template)).ok()?;
-                let filled = template::fill(&text, &variables).ok()?;
-                let is_file = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
-                let is_other = is_file && std::fs::read(&path).ok()? != filled.as_bytes();
-                is_other.then(|| (format!("target.files[{index}]"), path))
-            })
-            .collect()
-    }
-
-    /// Programs that prepare and start the target, apply a configuration to it, put it under load
-    /// and measure it, and are not on `path`, as (key, program). Those with a PATH of their own are
-    /// not looked at.
-    fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
-        let is_missing = |program: &str| {
-            // A path may begin in the specification's folder or in one that is made later.
-            let is_name = !program.contains(['/', '{']);
-            is_name && !std::env::split_paths(path).any(|dir| dir.join(program).is_file())
-        };
-        let (target, workload) = (&self.target, &self.workload);
-        let ready = target.ready.as_ref();
-        let mut commands = Vec::new();
-        if !target.env.contains_key("PATH") {
-            commands.extend([
-                ("target.prepare".to_owned(), target.prepare.as_ref()),
-                ("target.start".to_owned(), target.start.as_ref()),
-                (
-                    "target.ready.command".to_owned(),
-                    ready.and_then(|ready| ready.command.as_ref()),
-                ),
-            ]);
-            commands.extend(target.apply.iter().enumerate().map(|(index, step)| {
-                (
-                    format!("target.apply[{index}].command"),
-                    step.command.as_ref(),
-                )
-            }));
-            let metrics = self.spec.metrics.iter();
-            commands.extend(metrics.map(|(name, metric)| {
-                (format!("metrics.{name}.command"), metric.command.as_ref())
-            }));
-        }
-        if !workload.env.contains_key("PATH") {
-            commands.push(("workload.command".to_owned(), Some(&workload.command)));
-            let capacity = &workload.capacity_command;
-            commands.push(("workload.capacity_command".to_owned(), Some(capacity)));
-        }
-        commands
-            .into_iter()
-            .filter_map(|(key, command)| Some((key, command?.first()?.as_str())))
-            .filter(|(_, program)| is_missing(program))
-            .collect()
-    }
-
-    /// The specification with its name and the control's values written out: what a later sitting
-    /// on this host, whose knobs may have changed in between, must compare with.
-    #[must_use]
-    pub fn pinned(&self) -> Spec {
-        let mut spec = self.spec.clone();
-        spec.name = Some(self.name.clone());
-        let control = self.space.default_configuration();
-        for parameter in &mut spec.parameters {
-            if let Some(value) = control.get(&parameter.name) {
-                parameter.pin(value);
-            }
-        }
-        spec
-    }
-}
-
-/// Whether it is one line of text, which says something.
-#[must_use]
-pub fn is_line(text: &str) -> bool {
-    let is_odd = |it: char| it.is_control() || is_deceptive(it);
-    !text.trim().is_empty() && !text.chars().any(is_odd)
-}
-
-/// Whether a text with this character looks like another text, or cannot be kept: NUL, and the
-/// characters that turn the direction of writing (Unicode annex 9, explicit formatting).
-#[must_use]
-pub fn is_deceptive(it: char) -> bool {
-    matches!(it, '\0' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
 
 /// The most characters of a name that a person gives: what a table's cell holds.
 pub const NAME_CHARS_MAX: usize = 100;
@@ -238,17 +46,6 @@ fn check_lengths(spec: &Spec, name: &str, source: &Source) -> Result<(), SpecErr
             );
             return Err(source.error(&key, why));
         }
-    }
-    Ok(())
-}
-
-/// A name stands in tables, pages and messages: it is one line, which says something.
-pub(super) fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
-    if !is_line(name) {
-        return Err(source.error(
-            key,
-            format!("{name:?} must be a line of text that is not empty"),
-        ));
     }
     Ok(())
 }
@@ -326,30 +123,6 @@ fn check_shared_files(
     Ok(())
 }
 
-/// A command begins with its program.
-pub(super) fn check_command(
-    key: &str,
-    command: Option<&Vec<String>>,
-    source: &Source,
-) -> Result<(), SpecError> {
-    match command.map(|words| words.first().map(String::as_str)) {
-        Some(None | Some("")) => Err(source.error(key, "the command is empty")),
-        _ => Ok(()),
-    }
-}
-
-/// An address of HTTP, in which names in braces may stand; where it begins with one, that may be
-/// all of it.
-pub(super) fn check_url(key: &str, url: &str, source: &Source) -> Result<(), SpecError> {
-    if url.starts_with('{') {
-        return Ok(());
-    }
-    // Any value that may stand anywhere; names that there are not are another check's.
-    let values = template::names(url).map(|name| (name, "1".to_owned()));
-    let url = template::fill(url, &values.collect()).unwrap_or_else(|_| url.to_owned());
-    http_client::check_url(&url).map_err(|why| source.error(key, why))
-}
-
 /// Where relative paths count from: beside the file, or where one that does not exist would be.
 fn folder(file: &Path) -> PathBuf {
     let of = |path: &Path| path.parent().map(Path::to_owned);
@@ -377,15 +150,7 @@ pub(super) fn check_experiment(
     }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
-    let mut workload = match &spec.workload {
-        Some(workload) => workload.clone(),
-        None if spec.reads_latency() => WorkloadSpec::default(),
-        None => {
-            let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
-                       metrics.p99.wire = { port = 8080 }, or scrape, or push";
-            return Err(source.error("workload", why));
-        }
-    };
+    let mut workload = workload_of(&spec, source)?;
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
     check_shared_files(&spec, &target, &space.knobs, source, roots)?;
@@ -397,80 +162,13 @@ pub(super) fn check_experiment(
     }
     check_numbers(&spec, source)?;
     let pins = check_cpus(&spec, &target, &workload, source, roots)?;
-    let mut constraints = Vec::new();
-    for (index, text) in spec.constraints.iter().enumerate() {
-        let key = format!("constraints[{index}]");
-        constraints
-            .push(MetricConstraint::parse(text).map_err(|message| source.error(&key, message))?);
-    }
-    let is_of_host = |binding: &KnobBinding| !binding.knob.is_of_instance();
-    if target.pairing == Pairing::Parallel && space.knobs.values().any(is_of_host) {
-        return Err(source.error(
-            "target.pairing",
-            "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
-        ));
-    }
-    for (index, parameter) in spec.parameters.iter().enumerate() {
-        let is_read =
-            space.knobs.get(&parameter.name).is_some_and(is_of_host) && parameter.write.is_none();
-        let is_absent = !space
-            .space
-            .parameters()
-            .iter()
-            .any(|kept| kept.name == parameter.name);
-        if parameter.default.is_none() && !is_read && !is_absent {
-            return Err(source.error(
-                &format!("parameters[{index}]"),
-                format!(
-                    "{} needs a default: it is the control's value, and cannot be read from the system",
-                    parameter.name
-                ),
-            ));
-        }
-    }
+    let constraints = constraints_of(&spec, source)?;
+    check_knobs(&spec, &target, &space, source)?;
     let known = metrics::Known::of(&spec, &workload, &target);
-    known
-        .check(&objective.metric)
-        .map_err(|message| source.error("objective.metric", message))?;
-    for (index, constraint) in constraints.iter().enumerate() {
-        known
-            .check(&constraint.metric)
-            .map_err(|message| source.error(&format!("constraints[{index}]"), message))?;
-    }
-    for (index, metric) in spec.verification.report.iter().enumerate() {
-        known
-            .check(metric)
-            .map_err(|message| source.error(&format!("verification.report[{index}]"), message))?;
-    }
-    for metric in workload.minimum.keys() {
-        known
-            .check(metric)
-            .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
-    }
+    check_metric_names(&spec, &workload, &objective, &constraints, &known, source)?;
     let continuous = check_continuous(&spec, source, &target, &objective, &known)?;
     check_metrics(&spec, source, &target)?;
-    for (index, arm) in spec.verification.arms.iter().enumerate() {
-        let key = format!("verification.arms[{index}]");
-        check_name(&format!("{key}.name"), &arm.name, source)?;
-        let earlier = &spec.verification.arms[..index];
-        if arm.name.starts_with("candidate ") || earlier.iter().any(|it| it.name == arm.name) {
-            return Err(source.error(
-                &format!("{key}.name"),
-                format!("{:?} is another arm's name", arm.name),
-            ));
-        }
-        for name in arm.variables.keys() {
-            if !spec.variables.contains_key(name) {
-                return Err(
-                    source.error(&format!("{key}.variables.{name}"), "is not in [variables]")
-                );
-            }
-        }
-        space
-            .space
-            .check(&arm_configuration(&space.space, &arm.parameters))
-            .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
-    }
+    check_arms(&spec, &space.space, source)?;
     let parts = CheckedParts {
         templates,
         spec: &spec,
@@ -497,12 +195,7 @@ pub(super) fn check_experiment(
     let unused = parameters
         .filter(|name| !space.knobs.contains_key(name) && !used.contains(name))
         .collect();
-    let name = spec.name.clone().unwrap_or_else(|| {
-        source.path().file_stem().map_or_else(
-            || "experiment".into(),
-            |stem| stem.to_string_lossy().into_owned(),
-        )
-    });
+    let name = name_of(&spec, source);
     check_name("name", &name, source)?;
     if templates == Templates::AreThere {
         // One that an earlier Slackline has begun can be rolled back whatever it is called.
@@ -526,6 +219,130 @@ pub(super) fn check_experiment(
         constraints,
         continuous,
         spec,
+    })
+}
+
+/// The load, which is the service's own users' where the specification has none.
+fn workload_of(spec: &Spec, source: &Source) -> Result<WorkloadSpec, SpecError> {
+    match &spec.workload {
+        Some(workload) => Ok(workload.clone()),
+        None if spec.reads_latency() => Ok(WorkloadSpec::default()),
+        None => {
+            let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
+                       metrics.p99.wire = { port = 8080 }, or scrape, or push";
+            Err(source.error("workload", why))
+        }
+    }
+}
+
+fn constraints_of(spec: &Spec, source: &Source) -> Result<Vec<MetricConstraint>, SpecError> {
+    let texts = spec.constraints.iter().enumerate();
+    texts
+        .map(|(index, text)| {
+            MetricConstraint::parse(text)
+                .map_err(|message| source.error(&format!("constraints[{index}]"), message))
+        })
+        .collect()
+}
+
+/// Knobs of the host have one value at a time, and every parameter has a control's value.
+fn check_knobs(
+    spec: &Spec,
+    target: &TargetSpec,
+    space: &CheckedSpace,
+    source: &Source,
+) -> Result<(), SpecError> {
+    let is_of_host = |binding: &KnobBinding| !binding.knob.is_of_instance();
+    if target.pairing == Pairing::Parallel && space.knobs.values().any(is_of_host) {
+        return Err(source.error(
+            "target.pairing",
+            "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
+        ));
+    }
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        let is_read =
+            space.knobs.get(&parameter.name).is_some_and(is_of_host) && parameter.write.is_none();
+        let is_absent = !space
+            .space
+            .parameters()
+            .iter()
+            .any(|kept| kept.name == parameter.name);
+        if parameter.default.is_none() && !is_read && !is_absent {
+            return Err(source.error(
+                &format!("parameters[{index}]"),
+                format!(
+                    "{} needs a default: it is the control's value, and cannot be read from the system",
+                    parameter.name
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Every metric that is named is one that a block will have.
+fn check_metric_names(
+    spec: &Spec,
+    workload: &WorkloadSpec,
+    objective: &ObjectiveSpec,
+    constraints: &[MetricConstraint],
+    known: &metrics::Known,
+    source: &Source,
+) -> Result<(), SpecError> {
+    known
+        .check(&objective.metric)
+        .map_err(|message| source.error("objective.metric", message))?;
+    for (index, constraint) in constraints.iter().enumerate() {
+        known
+            .check(&constraint.metric)
+            .map_err(|message| source.error(&format!("constraints[{index}]"), message))?;
+    }
+    for (index, metric) in spec.verification.report.iter().enumerate() {
+        known
+            .check(metric)
+            .map_err(|message| source.error(&format!("verification.report[{index}]"), message))?;
+    }
+    for metric in workload.minimum.keys() {
+        known
+            .check(metric)
+            .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
+    }
+    Ok(())
+}
+
+/// The further arms of the verification have names of their own, and values of the space.
+fn check_arms(spec: &Spec, space: &Space, source: &Source) -> Result<(), SpecError> {
+    for (index, arm) in spec.verification.arms.iter().enumerate() {
+        let key = format!("verification.arms[{index}]");
+        check_name(&format!("{key}.name"), &arm.name, source)?;
+        let earlier = &spec.verification.arms[..index];
+        if arm.name.starts_with("candidate ") || earlier.iter().any(|it| it.name == arm.name) {
+            return Err(source.error(
+                &format!("{key}.name"),
+                format!("{:?} is another arm's name", arm.name),
+            ));
+        }
+        for name in arm.variables.keys() {
+            if !spec.variables.contains_key(name) {
+                return Err(
+                    source.error(&format!("{key}.variables.{name}"), "is not in [variables]")
+                );
+            }
+        }
+        space
+            .check(&arm_configuration(space, &arm.parameters))
+            .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The experiment's name: the file's, where the specification has none.
+fn name_of(spec: &Spec, source: &Source) -> String {
+    spec.name.clone().unwrap_or_else(|| {
+        source.path().file_stem().map_or_else(
+            || "experiment".into(),
+            |stem| stem.to_string_lossy().into_owned(),
+        )
     })
 }
 
@@ -566,6 +383,29 @@ fn check_target(
             "give exactly one of pid, pid_file, cgroup",
         ));
     }
+    check_files(target, source, dir, templates)?;
+    check_steps(target, source)?;
+    if let Some(ready) = &target.ready {
+        check_ready(ready, source)?;
+    }
+    if crate::stop::signal_of(&target.stop.signal).is_none() {
+        return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
+    }
+    if target.ports.is_some_and(|[control, experiment]| {
+        control == experiment || control == 0 || experiment == 0
+    }) {
+        return Err(source.error("target.ports", "must be two different ports above 0"));
+    }
+    Ok(())
+}
+
+/// Templates are there, and what is made of them is put where nothing else is.
+fn check_files(
+    target: &TargetSpec,
+    source: &Source,
+    dir: &Path,
+    templates: Templates,
+) -> Result<(), SpecError> {
     for (index, file) in target.files.iter().enumerate() {
         let template = dir.join(&file.template);
         if templates == Templates::AreThere && !template.is_file() {
@@ -604,6 +444,11 @@ fn check_target(
             return Err(source.error(&key, error.to_string()));
         }
     }
+    Ok(())
+}
+
+/// Each `apply` step is one thing.
+fn check_steps(target: &TargetSpec, source: &Source) -> Result<(), SpecError> {
     for (index, step) in target.apply.iter().enumerate() {
         if step.command.is_some() == step.url.is_some() {
             return Err(source.error(
@@ -617,35 +462,30 @@ fn check_target(
             check_url(&key("url"), url, source)?;
         }
     }
-    if let Some(ready) = &target.ready {
-        let given = usize::from(ready.url.is_some())
-            + usize::from(ready.port.is_some())
-            + usize::from(ready.command.is_some());
-        if given != 1 {
-            return Err(source.error("target.ready", "give exactly one of url, port, command"));
-        }
-        if let Some(url) = &ready.url {
-            check_url("target.ready.url", url, source)?;
-        }
-        if let Some(port) = &ready.port
-            && !port.contains('{')
-            && !port.parse::<u16>().is_ok_and(|port| port > 0)
-        {
-            return Err(source.error(
-                "target.ready.port",
-                format!("{port:?} is not a port: write \"{{port}}\", or a number from 1 to 65535"),
-            ));
-        }
-        check_command("target.ready.command", ready.command.as_ref(), source)?;
+    Ok(())
+}
+
+/// There is one sign of a service that is up.
+fn check_ready(ready: &ReadySpec, source: &Source) -> Result<(), SpecError> {
+    let given = usize::from(ready.url.is_some())
+        + usize::from(ready.port.is_some())
+        + usize::from(ready.command.is_some());
+    if given != 1 {
+        return Err(source.error("target.ready", "give exactly one of url, port, command"));
     }
-    if crate::process::signal_of(&target.stop.signal).is_none() {
-        return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
+    if let Some(url) = &ready.url {
+        check_url("target.ready.url", url, source)?;
     }
-    if target.ports.is_some_and(|[control, experiment]| {
-        control == experiment || control == 0 || experiment == 0
-    }) {
-        return Err(source.error("target.ports", "must be two different ports above 0"));
+    if let Some(port) = &ready.port
+        && !port.contains('{')
+        && !port.parse::<u16>().is_ok_and(|port| port > 0)
+    {
+        return Err(source.error(
+            "target.ready.port",
+            format!("{port:?} is not a port: write \"{{port}}\", or a number from 1 to 65535"),
+        ));
     }
+    check_command("target.ready.command", ready.command.as_ref(), source)?;
     Ok(())
 }
 

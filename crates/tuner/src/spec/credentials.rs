@@ -10,6 +10,7 @@ mod blank;
 mod blocks;
 mod programs;
 mod shell;
+mod words;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -241,8 +242,8 @@ pub(crate) fn in_prose(text: &str) -> Vec<Range<usize>> {
         let (Some(name), Some(word)) = (groups.get(1), groups.get(3)) else {
             continue;
         };
-        let is_told = groups.get(2).is_some() || blocks::looks_secret(word.as_str());
-        if is_told && is_secret_name(name.as_str()) && !blank::is_plain_word(word.as_str()) {
+        let is_told = groups.get(2).is_some() || words::looks_secret(word.as_str());
+        if is_told && is_secret_name(name.as_str()) && !words::is_plain_word(word.as_str()) {
             found.push(word.range());
         }
     }

@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{Configuration, Value};
-use host::{Knob, Roots, SchedAttribute, SchedThreads, is_same_file};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use host::{Knob, Roots, SchedThreads, is_same_file};
 
-use super::{Originals, ParameterSpec, ParameterType, Scale, TargetSpec};
+use super::sched::SchedKind;
+use super::{ParameterSpec, ParameterType, Scale, TargetSpec};
 use crate::template::{self, UnknownName, Variables};
 
 /// A key of a parameter, and what is wrong with it.
 pub(super) type FieldError = (&'static str, String);
+
+/// The values of knobs that are changed just now, by which an experiment must not go.
+pub type Originals = BTreeMap<Knob, String>;
 
 /// A parameter that is a kernel knob.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,28 +27,7 @@ pub struct KnobBinding {
     pub element: Option<Element>,
 }
 
-/// A scheduling attribute of threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SchedKind {
-    /// How long a thread runs before another one's turn, in microseconds, 100 to 100,000; since
-    /// Linux 6.12.
-    SliceUs,
-    /// The nice value, −20 to 19.
-    Nice,
-    /// `other`, `batch` or `idle`.
-    Policy,
-}
-
 impl SchedKind {
-    fn attribute(self) -> SchedAttribute {
-        match self {
-            Self::SliceUs => SchedAttribute::SliceUs,
-            Self::Nice => SchedAttribute::Nice,
-            Self::Policy => SchedAttribute::Policy,
-        }
-    }
-
     /// The knob, of the threads of this target.
     fn knob(self, target: Option<&TargetSpec>, roots: &Roots) -> Result<Knob, FieldError> {
         let refused = |message: String| ("sched", message);
@@ -599,7 +580,7 @@ mod tests {
                 &source,
                 &roots,
                 &BTreeMap::new(),
-                super::super::check::Templates::AreThere,
+                super::super::templates::Templates::AreThere,
             )
         };
         let checked = check(parameter("usual", 1) + &parameter("most", 2)).unwrap();

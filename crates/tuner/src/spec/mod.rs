@@ -4,6 +4,9 @@
 //! turns a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
+mod check_continuous;
+mod check_metrics;
+mod checked;
 mod configuration;
 mod continuous;
 mod cpus;
@@ -11,6 +14,7 @@ pub(crate) mod credentials;
 mod earlier;
 mod evaluation;
 mod expression;
+mod form;
 mod knobs;
 mod locate;
 mod masks;
@@ -18,36 +22,45 @@ mod metric;
 mod numbers;
 mod parameters;
 mod plan;
+mod reading;
+mod remarks;
+mod scalar;
+mod sched;
 mod templates;
 mod verification;
+mod warm_control;
 
 pub use crate::load_loop::LoadLoop;
-use check::Templates;
-pub use check::{CheckedSpec, NAME_CHARS_MAX, check_dir, is_deceptive, is_line};
+pub use crate::text::is_deceptive;
+pub use check::{NAME_CHARS_MAX, check_dir};
+pub use checked::CheckedSpec;
 pub use config_errors::plain;
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
 pub use evaluation::{ControlStart, EvaluationSpec, WarmUpRule};
 pub use expression::{Comparison, Limit, MetricConstraint};
+pub use form::is_line;
 pub(crate) use knobs::knob_writes;
-pub use knobs::{Element, KnobBinding, SchedKind};
+pub use knobs::{Element, KnobBinding, Originals};
 pub use locate::{Source, line_of};
 pub use masks::Masks;
 pub(crate) use metric::{LatencyMetric, requests_of};
 pub use metric::{MetricSpec, PushMetric, ScrapeMetric, WireMetric};
 pub use numbers::{EVALUATIONS_MAX, check_wall_time};
 pub(crate) use parameters::arm_configuration;
-pub use parameters::{Originals, as_written_here};
+pub use parameters::as_written_here;
 pub use plan::PlannedTime;
+pub use reading::{check, check_begun, check_beside, check_numbers, check_text, load, load_space};
+pub use scalar::Scalar;
+pub use sched::SchedKind;
 pub use verification::{ArmSpec, VerificationSpec};
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::SpecError;
 use crate::http::HttpSpec;
 use crate::parse::Format;
 use crate::quota::QuotaSpec;
@@ -138,20 +151,6 @@ impl Default for WorkersSpec {
             at_once: 1,
         }
     }
-}
-
-/// A value in a specification.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "expected true, false, a number or a text")]
-pub enum Scalar {
-    /// `true`, `false`.
-    Bool(bool),
-    /// A whole number.
-    Int(i64),
-    /// A number.
-    Float(f64),
-    /// Text.
-    Text(String),
 }
 
 /// The kind of a parameter.
@@ -541,6 +540,12 @@ impl Spec {
         let objective = self.objective.as_ref();
         objective.map_or_else(Goal::default, |objective| objective.goal)
     }
+
+    /// Whether a metric reads the latency of the service's requests, so that it can be measured
+    /// under its users' load.
+    pub(crate) fn reads_latency(&self) -> bool {
+        self.metrics.values().any(|it| it.latency().is_some())
+    }
 }
 
 impl WorkloadSpec {
@@ -667,109 +672,6 @@ pub struct SearchSpec {
     /// value. The objective's `goal` says whether a larger value is better.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm_start: Vec<PathBuf>,
-}
-
-/// Reads and checks a specification for `slackline tune`.
-///
-/// # Errors
-/// Anything that is wrong with it, with file, line and key.
-pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
-    let source = locate::Source::read(path)?;
-    check::check_experiment(
-        source.parse()?,
-        &source,
-        roots,
-        &Originals::new(),
-        Templates::AreThere,
-    )
-}
-
-/// Checks a specification that is not in a file: `path` is where it would be, which says what it is
-/// (`.json`, else TOML), what relative paths count from, and what errors call it.
-///
-/// # Errors
-/// Anything that is wrong with it, with line and key.
-pub fn check(text: String, path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
-    check_beside(text, path, roots, &Originals::new())
-}
-
-/// As [`check()`], while something else is measured on the host: `originals` has the values of the
-/// knobs that are changed for it, which are the control's.
-///
-/// # Errors
-/// As [`check()`].
-pub fn check_beside(
-    text: String,
-    path: &Path,
-    roots: &host::Roots,
-    originals: &Originals,
-) -> Result<CheckedSpec, SpecError> {
-    let source = locate::Source::new(path, text);
-    check::check_experiment(
-        source.parse()?,
-        &source,
-        roots,
-        originals,
-        Templates::AreThere,
-    )
-}
-
-/// Checks the text of a specification alone: form, names and numbers. Neither the host nor any file
-/// is looked at, so what it says shows nothing of them.
-///
-/// # Errors
-/// As [`check()`].
-pub fn check_text(text: String, path: &Path) -> Result<Spec, SpecError> {
-    let source = locate::Source::new(path, text);
-    let spec: Spec = source.parse()?;
-    check::check_alone(&spec, &source)?;
-    Ok(spec)
-}
-
-/// Checks the ranges of the numbers of a specification that was measured elsewhere.
-///
-/// # Errors
-/// The key of a number that is out of its range, and why.
-pub fn check_numbers(spec: &Spec) -> Result<(), SpecError> {
-    let source = locate::Source::new(Path::new("the report"), String::new());
-    numbers::check_numbers(spec, &source)
-}
-
-/// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is
-/// not, is missed where a file is to be made from it, and keeps nothing from its rollback.
-///
-/// # Errors
-/// As [`check()`].
-pub fn check_begun(
-    text: String,
-    path: &Path,
-    roots: &host::Roots,
-) -> Result<CheckedSpec, SpecError> {
-    let source = locate::Source::new(path, text);
-    let (spec, originals) = (source.parse()?, Originals::new());
-    check::check_experiment(spec, &source, roots, &originals, Templates::MayBeGone)
-}
-
-/// Reads and checks a specification of which only `parameters` are needed, and
-/// `parameter_constraints`, `initial`, `search`, `seed` and the objective's `goal` are looked at:
-/// for `slackline ask-tell`.
-///
-/// # Errors
-/// Anything that is wrong with it, with file, line and key.
-pub fn load_space(
-    path: &Path,
-    roots: &host::Roots,
-) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
-    let source = locate::Source::read(path)?;
-    let spec: Spec = source.parse()?;
-    let checked = parameters::check_space(
-        &spec,
-        &source,
-        roots,
-        &Originals::new(),
-        Templates::AreThere,
-    )?;
-    Ok((checked.space, checked.settings, spec.goal()))
 }
 
 /// The JSON Schema of a specification.

@@ -15,6 +15,9 @@ const AT_ONCE_MAX: usize = 1000;
 /// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
 const COUNT_MAX: usize = 1_000_000;
 
+/// Why an evaluation has two blocks at the least.
+const ONE_BLOCK: &str = "one block has no interval";
+
 /// How often the runs of a verification are looked at, at the most: each look costs confidence.
 const LOOKS_MAX: usize = 10;
 
@@ -64,44 +67,16 @@ pub(super) fn check_counts(spec: &Spec, source: &Source) -> Result<(), SpecError
 /// The ranges of single numbers.
 pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     let evaluation = &spec.evaluation;
-    let positive = |key: &str, value: f64, zero: bool| {
-        if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
-            Ok(())
-        } else {
-            let least = if zero { "0 or more" } else { "above 0" };
-            Err(source.error(key, format!("{} must be {least}", readable(value))))
-        }
-    };
-    let time = |key: &str, value: f64, zero: bool| {
-        positive(key, value, zero)?;
-        if value > TIME_MAX_S {
-            return Err(source.error(
-                key,
-                format!("must be at most {TIME_MAX_S}, which is 30 days"),
-            ));
-        }
-        if value > 0.0 && value < TIME_MIN_S {
-            let none = if zero { "0, or " } else { "" };
-            let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
-            return Err(source.error(key, format!("{} must be {least}", readable(value))));
-        }
-        Ok(())
-    };
-    time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
+    time(source, "evaluation.warm_up_s", evaluation.warm_up_s, true)?;
     time(
+        source,
         "evaluation.warm_up_at_most_s",
         evaluation.warm_up_at_most_s,
         false,
     )?;
-    time("evaluation.settle_s", evaluation.settle_s, true)?;
-    time("evaluation.block_s", evaluation.block_s, false)?;
-    let count = |key: &str, value: usize, why: &str| match value {
-        ..2 => Err(source.error(key, format!("at least 2: {why}"))),
-        2..=COUNT_MAX => Ok(()),
-        _ => Err(source.error(key, format!("must be at most {COUNT_MAX}"))),
-    };
-    let one_block = "one block has no interval";
-    count("evaluation.blocks", evaluation.blocks, one_block)?;
+    time(source, "evaluation.settle_s", evaluation.settle_s, true)?;
+    time(source, "evaluation.block_s", evaluation.block_s, false)?;
+    count(source, "evaluation.blocks", evaluation.blocks, ONE_BLOCK)?;
     if !(evaluation.abort_alpha > 0.0 && evaluation.abort_alpha < 0.5) {
         return Err(source.error("evaluation.abort_alpha", "must be between 0 and 0.5"));
     }
@@ -120,6 +95,18 @@ pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecErro
         let checked = check_wall_time(minutes);
         checked.map_err(|why| source.error("budget.wall_time_min", why))?;
     }
+    check_verification(spec, source)?;
+    if let Some(objective) = &spec.objective {
+        positive(source, "objective.std_weight", objective.std_weight, true)?;
+        if objective.std_weight > STD_WEIGHT_MAX {
+            let why = format!("must be at most {STD_WEIGHT_MAX}");
+            return Err(source.error("objective.std_weight", why));
+        }
+    }
+    check_target(spec, source)
+}
+
+fn check_verification(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     let verification = &spec.verification;
     if verification.top == 0 {
         return Err(source.error(
@@ -128,6 +115,7 @@ pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecErro
         ));
     }
     count(
+        source,
         "verification.runs",
         verification.runs,
         "one fresh run has no interval",
@@ -143,28 +131,26 @@ pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecErro
         return Err(source.error("verification.smallest_effect", why));
     }
     if let Some(blocks) = verification.blocks {
-        count("verification.blocks", blocks, one_block)?;
+        count(source, "verification.blocks", blocks, ONE_BLOCK)?;
     }
     if !(verification.confidence > 0.5 && verification.confidence < 1.0) {
         return Err(source.error("verification.confidence", "must be between 0.5 and 1"));
     }
-    if let Some(objective) = &spec.objective {
-        positive("objective.std_weight", objective.std_weight, true)?;
-        if objective.std_weight > STD_WEIGHT_MAX {
-            let why = format!("must be at most {STD_WEIGHT_MAX}");
-            return Err(source.error("objective.std_weight", why));
-        }
-    }
+    Ok(())
+}
+
+/// Of the service and of its load.
+fn check_target(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     if let Some(target) = &spec.target {
-        time("target.stop.grace_s", target.stop.grace_s, true)?;
+        time(source, "target.stop.grace_s", target.stop.grace_s, true)?;
         if let Some(ready) = &target.ready {
-            time("target.ready.timeout_s", ready.timeout_s, false)?;
+            time(source, "target.ready.timeout_s", ready.timeout_s, false)?;
         }
     }
     if let Some(workload) = &spec.workload {
-        time("workload.grace_s", workload.grace_s, true)?;
+        time(source, "workload.grace_s", workload.grace_s, true)?;
         if let Some(http) = &workload.http {
-            time("workload.http.timeout_s", http.timeout_s, false)?;
+            time(source, "workload.http.timeout_s", http.timeout_s, false)?;
         }
         for (metric, least) in &workload.minimum {
             if !least.is_finite() {
@@ -176,4 +162,40 @@ pub(super) fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecErro
         }
     }
     Ok(())
+}
+
+/// A finite number above 0, or 0 where that may be.
+fn positive(source: &Source, key: &str, value: f64, zero: bool) -> Result<(), SpecError> {
+    if value.is_finite() && (value > 0.0 || (zero && value == 0.0)) {
+        Ok(())
+    } else {
+        let least = if zero { "0 or more" } else { "above 0" };
+        Err(source.error(key, format!("{} must be {least}", readable(value))))
+    }
+}
+
+/// A time in seconds, or none where that may be.
+fn time(source: &Source, key: &str, value: f64, zero: bool) -> Result<(), SpecError> {
+    positive(source, key, value, zero)?;
+    if value > TIME_MAX_S {
+        return Err(source.error(
+            key,
+            format!("must be at most {TIME_MAX_S}, which is 30 days"),
+        ));
+    }
+    if value > 0.0 && value < TIME_MIN_S {
+        let none = if zero { "0, or " } else { "" };
+        let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
+        return Err(source.error(key, format!("{} must be {least}", readable(value))));
+    }
+    Ok(())
+}
+
+/// A number of blocks or runs; `why` says why one is too few.
+fn count(source: &Source, key: &str, value: usize, why: &str) -> Result<(), SpecError> {
+    match value {
+        ..2 => Err(source.error(key, format!("at least 2: {why}"))),
+        2..=COUNT_MAX => Ok(()),
+        _ => Err(source.error(key, format!("must be at most {COUNT_MAX}"))),
+    }
 }

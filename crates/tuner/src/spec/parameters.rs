@@ -7,13 +7,17 @@ use bayes_opt::{
     Acquisition, Configuration, Kind, LinearConstraint, Parameter, PriorGuess, Settings, Space,
     SpaceError, Strategy, Value, readable,
 };
-use host::{Knob, Roots};
+use host::Roots;
 
-use super::check::{Templates, check_name};
 use super::earlier;
-use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
+use super::form::check_name;
+use super::knobs::{
+    FieldError, KnobBinding, Live, Originals, control_of, is_apart, knob_of, live_of,
+};
 use super::locate::Source;
-use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
+use super::scalar::Scalar;
+use super::templates::Templates;
+use super::{AcquisitionName, ParameterSpec, ParameterType, PriorSpec, Scale, Spec, StrategyName};
 use crate::error::SpecError;
 
 /// The space and what belongs to it.
@@ -25,31 +29,6 @@ pub(super) struct CheckedSpace {
     /// Defaults that are not what the host has now, a sentence each.
     pub(super) other_defaults: Vec<String>,
 }
-
-impl From<&Scalar> for Value {
-    fn from(scalar: &Scalar) -> Self {
-        match scalar {
-            Scalar::Bool(value) => Value::Bool(*value),
-            Scalar::Int(value) => Value::Int(*value),
-            Scalar::Float(value) => Value::Float(*value),
-            Scalar::Text(value) => Value::Text(value.clone()),
-        }
-    }
-}
-
-impl From<&Value> for Scalar {
-    fn from(value: &Value) -> Self {
-        match value {
-            Value::Bool(value) => Self::Bool(*value),
-            Value::Int(value) => Self::Int(*value),
-            Value::Float(value) => Self::Float(*value),
-            Value::Text(value) => Self::Text(value.clone()),
-        }
-    }
-}
-
-/// The values of knobs that are changed just now, by which an experiment must not go.
-pub type Originals = BTreeMap<Knob, String>;
 
 pub(super) fn check_space(
     spec: &Spec,
@@ -75,11 +54,10 @@ pub(super) fn check_space(
         if !names.insert(name.clone()) || spec.variables.contains_key(name) {
             return Err(source.error(&key("name"), format!("{name:?} is used twice")));
         }
-        let knob = knob_of(parameter, spec.target.as_ref(), roots)
-            .map_err(|(field, message)| source.error(&key(field), message))?;
+        let failed = |(field, message): FieldError| source.error(&key(field), message);
+        let knob = knob_of(parameter, spec.target.as_ref(), roots).map_err(failed)?;
         let mut default = parameter.default.as_ref().map(Value::from);
         let mut live_special = None;
-        let failed = |(field, message): FieldError| source.error(&key(field), message);
         if let Some((field, knob, index)) = knob {
             let live = match live_of(parameter, &knob, index, roots, originals) {
                 // The control's value is known, and what is gone keeps nothing else from a
@@ -108,22 +86,8 @@ pub(super) fn check_space(
                 write: parameter.write.clone(),
                 element,
             };
-            let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(&binding, roots);
-            if let Some((other, theirs)) = knobs.iter().find(is_same) {
-                let (path, their_path) = (binding.knob.path(roots), theirs.knob.path(roots));
-                let also = match path.as_os_str() == their_path.as_os_str() {
-                    true => String::new(),
-                    false => format!(", as {}", their_path.display()),
-                };
-                return Err(source.error(
-                    &key(field),
-                    format!(
-                        "parameter `{other}` ({}) already sets {}{also}: remove one of the two",
-                        keys[other],
-                        path.display()
-                    ),
-                ));
-            }
+            check_unset(&binding, &knobs, &keys, roots)
+                .map_err(|message| source.error(&key(field), message))?;
             keys.insert(name.clone(), key(field));
             knobs.insert(name.clone(), binding);
         } else if parameter.write.is_some() {
@@ -131,8 +95,7 @@ pub(super) fn check_space(
         } else if parameter.optional {
             return Err(source.error(&key("optional"), "only a kernel knob can be absent"));
         }
-        let mut kind =
-            kind_of(parameter).map_err(|(field, message)| source.error(&key(field), message))?;
+        let mut kind = kind_of(parameter).map_err(failed)?;
         let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
         special.extend(live_special);
         if parameter.default.is_none()
@@ -146,10 +109,7 @@ pub(super) fn check_space(
             name: name.clone(),
             kind,
             default,
-            prior: parameter.prior.as_ref().map(|prior| PriorGuess {
-                best_guess: Value::from(&prior.best_guess),
-                confidence: prior.confidence,
-            }),
+            prior: parameter.prior.as_ref().map(guess_of),
             special,
         });
     }
@@ -159,6 +119,54 @@ pub(super) fn check_space(
             format!("this host has none of them: {}", skipped.join("; ")),
         ));
     }
+    let space = space_of(spec, parameters, &kept, source)?;
+    let settings = settings_of(spec, &space, source)?;
+    Ok(CheckedSpace {
+        space,
+        settings,
+        knobs,
+        skipped,
+        other_defaults,
+    })
+}
+
+fn guess_of(prior: &PriorSpec) -> PriorGuess {
+    PriorGuess {
+        best_guess: Value::from(&prior.best_guess),
+        confidence: prior.confidence,
+    }
+}
+
+/// No earlier parameter is the same knob; `keys` says where each of `knobs` stands.
+fn check_unset(
+    binding: &KnobBinding,
+    knobs: &BTreeMap<String, KnobBinding>,
+    keys: &BTreeMap<String, String>,
+    roots: &Roots,
+) -> Result<(), String> {
+    let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(binding, roots);
+    let Some((other, theirs)) = knobs.iter().find(is_same) else {
+        return Ok(());
+    };
+    let (path, their_path) = (binding.knob.path(roots), theirs.knob.path(roots));
+    let also = match path.as_os_str() == their_path.as_os_str() {
+        true => String::new(),
+        false => format!(", as {}", their_path.display()),
+    };
+    Err(format!(
+        "parameter `{other}` ({}) already sets {}{also}: remove one of the two",
+        keys[other],
+        path.display()
+    ))
+}
+
+/// The space of these parameters; `kept` has the place of each in the specification.
+fn space_of(
+    spec: &Spec,
+    parameters: Vec<Parameter>,
+    kept: &[usize],
+    source: &Source,
+) -> Result<Space, SpecError> {
     let mut constraints = Vec::new();
     for (index, text) in spec.parameter_constraints.iter().enumerate() {
         let constraint = LinearConstraint::parse(text).map_err(|error| {
@@ -170,7 +178,7 @@ pub(super) fn check_space(
         constraints.push(constraint);
     }
     // One parameter at a time first: so the error can name its line.
-    for (parameter, index) in parameters.iter().zip(&kept) {
+    for (parameter, index) in parameters.iter().zip(kept) {
         Space::new(vec![parameter.clone()], Vec::new()).map_err(|error| match error {
             SpaceError::Invalid { key, reason, .. } => {
                 source.error(&format!("parameters[{index}].{key}"), reason)
@@ -178,26 +186,8 @@ pub(super) fn check_space(
             error => source.error(&format!("parameters[{index}]"), error.to_string()),
         })?;
     }
-    let space = Space::new(parameters, constraints)
-        .map_err(|error| source.error("parameter_constraints", error.to_string()))?;
-    let settings = settings_of(spec, &space, source)?;
-    Ok(CheckedSpace {
-        space,
-        settings,
-        knobs,
-        skipped,
-        other_defaults,
-    })
-}
-
-/// Names that templates use for something else.
-pub(super) const RESERVED: [&str; 5] = ["port", "dir", "side", "spec_dir", "duration_s"];
-
-pub(super) fn is_word(name: &str) -> bool {
-    name.chars()
-        .next()
-        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    Space::new(parameters, constraints)
+        .map_err(|error| source.error("parameter_constraints", error.to_string()))
 }
 
 /// A live value outside the range or between its steps belongs to the space all the same: it is the

@@ -1,21 +1,19 @@
 //! Every `{name}` of a specification, and of the template files it names, is known before anything
 //! is started.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Space};
 
-use super::TextOrFile;
-use super::check::{CheckedParts, CheckedSpec, Templates};
+use super::checked::CheckedSpec;
 use super::locate::Source;
-use super::{Spec, TargetSpec};
+use super::{Spec, TargetSpec, TextOrFile, WorkloadSpec};
 use crate::bench::Arm;
+use crate::environment::{is_variable, secret_in};
 use crate::error::SpecError;
-use crate::process;
 use crate::quota::QuotaSpec;
-use crate::target::Side;
+use crate::side::Side;
 use crate::template::{self, Variables};
 
 /// What an instance knows, beside parameters and `[variables]`.
@@ -78,6 +76,96 @@ impl CheckedSpec {
     }
 }
 
+/// What is asked of template files, and of knobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Templates {
+    /// They can be read, and templates name what there is.
+    AreThere,
+    /// Nothing: what was made from them is in force, and the control's values are known.
+    MayBeGone,
+}
+
+/// What [`check_templates`] looks at.
+pub(super) struct CheckedParts<'a> {
+    pub(super) templates: Templates,
+    pub(super) spec: &'a Spec,
+    pub(super) source: &'a Source,
+    pub(super) dir: &'a Path,
+    pub(super) target: &'a TargetSpec,
+    pub(super) workload: &'a WorkloadSpec,
+    pub(super) space: &'a Space,
+    /// Names of the parameters that were left out.
+    pub(super) skipped: Vec<&'a str>,
+}
+
+/// Texts in which names stand, as they are looked at.
+struct Texts<'a> {
+    parts: &'a CheckedParts<'a>,
+    /// The names so far.
+    used: BTreeSet<String>,
+}
+
+impl Texts<'_> {
+    fn check(&mut self, key: &str, text: &str, known: &Variables) -> Result<(), SpecError> {
+        self.used.extend(template::names(text));
+        template::fill(text, known).map(drop).map_err(|error| {
+            let absent = self.parts.skipped.iter().any(|name| *name == error.name);
+            let why = if absent {
+                "is a parameter that this host does not have, and was left out".to_owned()
+            } else {
+                format!(
+                    "is neither a parameter nor a variable (known: {}); write {{{{{}}}}} for the text itself",
+                    error.known, error.name
+                )
+            };
+            self.parts
+                .source
+                .error(key, format!("{{{}}} {why}", error.name))
+        })
+    }
+
+    fn check_list(
+        &mut self,
+        key: &str,
+        list: Option<&Vec<String>>,
+        known: &Variables,
+    ) -> Result<(), SpecError> {
+        let mut words = list.into_iter().flatten().enumerate();
+        words.try_for_each(|(index, word)| self.check(&format!("{key}[{index}]"), word, known))
+    }
+
+    fn check_option(
+        &mut self,
+        key: &str,
+        text: Option<&String>,
+        known: &Variables,
+    ) -> Result<(), SpecError> {
+        text.map_or(Ok(()), |text| self.check(key, text, known))
+    }
+
+    fn check_env(
+        &mut self,
+        of: &str,
+        env: &BTreeMap<String, TextOrFile>,
+        known: &Variables,
+    ) -> Result<(), SpecError> {
+        env.iter().try_for_each(|(name, value)| {
+            let key = format!("{of}.env.{name}");
+            match value {
+                TextOrFile::Text(text) => self.check(&key, text, known),
+                TextOrFile::File(of_file) => {
+                    let read = secret_in(&self.parts.dir.join(&of_file.file));
+                    let is_missed = read.is_err() && self.parts.templates == Templates::MayBeGone;
+                    match read.and(is_variable(name)) {
+                        Err(why) if !is_missed => Err(self.parts.source.error(&key, why)),
+                        _ => Ok(()),
+                    }
+                }
+            }
+        })
+    }
+}
+
 /// All names that are used.
 pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<String>, SpecError> {
     let CheckedParts {
@@ -98,98 +186,69 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
             .iter()
             .map(|parameter| named(&parameter.name)),
     );
-    let used = RefCell::new(BTreeSet::new());
-    let check = |key: &str, text: &str, known: &Variables| {
-        used.borrow_mut().extend(template::names(text));
-        template::fill(text, known).map(drop).map_err(|error| {
-            let absent = skipped.iter().any(|name| *name == error.name);
-            let why = if absent {
-                "is a parameter that this host does not have, and was left out".to_owned()
-            } else {
-                format!(
-                    "is neither a parameter nor a variable (known: {}); write {{{{{}}}}} for the text itself",
-                    error.known, error.name
-                )
-            };
-            source.error(key, format!("{{{}}} {why}", error.name))
-        })
+    let mut texts = Texts {
+        parts,
+        used: BTreeSet::new(),
     };
-    let check_list = |key: &str, list: Option<&Vec<String>>, known: &Variables| {
-        let mut words = list.into_iter().flatten().enumerate();
-        words.try_for_each(|(index, word)| check(&format!("{key}[{index}]"), word, known))
-    };
-    let check_option =
-        |key: &str, text: Option<&String>| text.map_or(Ok(()), |text| check(key, text, &known));
-    check_list("target.start", target.start.as_ref(), &known)?;
-    check_list("target.prepare", target.prepare.as_ref(), &known)?;
-    let check_env = |of: &str, env: &BTreeMap<String, TextOrFile>, known: &Variables| {
-        env.iter().try_for_each(|(name, value)| {
-            let key = format!("{of}.env.{name}");
-            match value {
-                TextOrFile::Text(text) => check(&key, text, known),
-                TextOrFile::File(of_file) => {
-                    let read = process::secret_in(&dir.join(&of_file.file));
-                    let is_missed = read.is_err() && *templates == Templates::MayBeGone;
-                    match read.and(process::is_variable(name)) {
-                        Err(why) if !is_missed => Err(source.error(&key, why)),
-                        _ => Ok(()),
-                    }
-                }
-            }
-        })
-    };
-    check_env("target", &target.env, &known)?;
+    texts.check_list("target.start", target.start.as_ref(), &known)?;
+    texts.check_list("target.prepare", target.prepare.as_ref(), &known)?;
+    texts.check_env("target", &target.env, &known)?;
     if let Some(quota) = &target.quota {
         for (key, value) in quota.texts() {
-            check(&format!("target.quota.{key}"), &value, &known)?;
+            texts.check(&format!("target.quota.{key}"), &value, &known)?;
         }
         check_quota(parts, quota, &known)?;
     }
     for (index, step) in target.apply.iter().enumerate() {
         let key = format!("target.apply[{index}]");
-        check_list(&format!("{key}.command"), step.command.as_ref(), &known)?;
-        check_option(&format!("{key}.url"), step.url.as_ref())?;
-        check_option(&format!("{key}.body"), step.body.as_ref())?;
+        texts.check_list(&format!("{key}.command"), step.command.as_ref(), &known)?;
+        texts.check_option(&format!("{key}.url"), step.url.as_ref(), &known)?;
+        texts.check_option(&format!("{key}.body"), step.body.as_ref(), &known)?;
     }
     if let Some(ready) = &target.ready {
-        check_option("target.ready.url", ready.url.as_ref())?;
-        check_option("target.ready.port", ready.port.as_ref())?;
-        check_list("target.ready.command", ready.command.as_ref(), &known)?;
+        texts.check_option("target.ready.url", ready.url.as_ref(), &known)?;
+        texts.check_option("target.ready.port", ready.port.as_ref(), &known)?;
+        texts.check_list("target.ready.command", ready.command.as_ref(), &known)?;
     }
     for (name, metric) in &spec.metrics {
-        check_option(&format!("metrics.{name}.query"), metric.query.as_ref())?;
-        check_list(
+        texts.check_option(
+            &format!("metrics.{name}.query"),
+            metric.query.as_ref(),
+            &known,
+        )?;
+        texts.check_list(
             &format!("metrics.{name}.command"),
             metric.command.as_ref(),
             &known,
         )?;
         for (key, text) in metric.latency().iter().flat_map(|latency| latency.texts()) {
-            check(&format!("metrics.{name}.{key}"), &text, &known)?;
+            texts.check(&format!("metrics.{name}.{key}"), &text, &known)?;
         }
     }
     for (index, parameter) in spec.parameters.iter().enumerate() {
         if !skipped.contains(&parameter.name.as_str()) {
-            check_option(
+            texts.check_option(
                 &format!("parameters[{index}].write"),
                 parameter.write.as_ref(),
+                &known,
             )?;
         }
     }
     for (index, file) in target.files.iter().enumerate() {
         let key = format!("target.files[{index}]");
-        check(&format!("{key}.path"), &file.path, &known)?;
+        texts.check(&format!("{key}.path"), &file.path, &known)?;
         match check_file(&dir.join(&file.template), &known) {
-            Ok(text) => used.borrow_mut().extend(template::names(&text)),
+            Ok(text) => texts.used.extend(template::names(&text)),
             Err(_) if *templates == Templates::MayBeGone => {}
             Err(message) => return Err(source.error(&format!("{key}.template"), message)),
         }
     }
     known.extend([named("duration_s")]);
-    check_env("workload", &workload.env, &known)?;
-    check_list("workload.command", Some(&workload.command), &known)?;
+    texts.check_env("workload", &workload.env, &known)?;
+    texts.check_list("workload.command", Some(&workload.command), &known)?;
     let capacity = &workload.capacity_command;
-    check_list("workload.capacity_command", Some(capacity), &known)?;
-    Ok(used.take())
+    texts.check_list("workload.capacity_command", Some(capacity), &known)?;
+    Ok(texts.used)
 }
 
 /// Names are known, and the control's limit is one that the kernel takes.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Scalar;
-use crate::conclusion::Guard;
+use super::scalar::Scalar;
+use crate::guard::Guard;
 
 /// How the best configurations are measured again, in fresh runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -1,6 +1,6 @@
 //! HTTP/1 (RFC 9112) and the frames of HTTP/2 (RFC 9113).
 
-use super::{Mark, Message};
+use super::message::{Mark, Message};
 
 /// RFC 9110, section 9, and RFC 5789.
 const METHODS: [&[u8]; 9] = [

@@ -1,6 +1,6 @@
 //! memcached's protocols (its doc/protocol.txt, and the wiki's BinaryProtocolRevamped).
 
-use super::{Mark, Message, decimal, line};
+use super::message::{Mark, Message, decimal, line};
 
 /// Commands whose line is the whole request.
 const SHORT: [&[u8]; 16] = [

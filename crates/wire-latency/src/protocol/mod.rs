@@ -3,6 +3,7 @@
 
 mod http;
 mod memcached;
+mod message;
 mod mysql;
 mod postgres;
 mod redis;
@@ -10,6 +11,9 @@ mod tls;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use message::Message;
+pub(crate) use message::{Bytes, Mark, Marks};
 
 /// What is spoken on a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -43,88 +47,6 @@ impl Protocol {
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
-}
-
-/// Marks of one segment at most; further ones count as hidden.
-const MARKS_MAX: usize = 16;
-
-/// Something in a segment. Numbers tell multiplexed messages apart; they are 0 where messages come
-/// in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// A request or an answer begins.
-    Start(u32),
-    /// A request begins whose answer is meant to take long.
-    Excluded(u32),
-    /// A later part of a request or an answer.
-    More(u32),
-    /// A request is given up.
-    Cancel(u32),
-}
-
-/// What can be seen of a segment. Neither a mark nor `is_hidden`: bytes that belong to no request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks {
-    list: [Mark; MARKS_MAX],
-    count: usize,
-    /// Messages may begin in the part that was not captured.
-    pub(crate) is_hidden: bool,
-}
-
-impl Marks {
-    pub(crate) const NONE: Self = Self {
-        list: [Mark::More(0); MARKS_MAX],
-        count: 0,
-        is_hidden: false,
-    };
-
-    fn one(mark: Mark) -> Self {
-        let mut marks = Self::NONE;
-        marks.push(mark);
-        marks
-    }
-
-    fn push(&mut self, mark: Mark) {
-        match self.list.get_mut(self.count) {
-            Some(place) => {
-                *place = mark;
-                self.count += 1;
-            }
-            None => self.is_hidden = true,
-        }
-    }
-
-    pub(crate) fn list(&self) -> &[Mark] {
-        &self.list[..self.count]
-    }
-}
-
-/// One message as its header says.
-struct Message {
-    mark: Option<Mark>,
-    /// Its length with its header, where that is known.
-    length: Option<usize>,
-}
-
-impl Message {
-    fn new(mark: impl Into<Option<Mark>>, length: impl Into<Option<usize>>) -> Self {
-        Self {
-            mark: mark.into(),
-            length: length.into(),
-        }
-    }
-}
-
-/// Bytes of one direction as they come.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes<'a> {
-    pub(crate) sequence: u32,
-    /// Length on the wire.
-    pub(crate) length: u32,
-    /// The part that was captured.
-    pub(crate) seen: &'a [u8],
-    /// Of the client's: no request waits. Of the server's: a request has arrived and waits.
-    pub(crate) is_turn: bool,
 }
 
 /// Where the next message of one direction begins.
@@ -345,24 +267,9 @@ fn detect(seen: &[u8], length: u32) -> Kind {
     }
 }
 
-/// The number in decimal digits at the beginning, and how many bytes it takes.
-fn decimal(bytes: &[u8]) -> Option<(usize, usize)> {
-    let digits = bytes
-        .iter()
-        .take(10)
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    let text = std::str::from_utf8(bytes.get(..digits)?).ok()?;
-    Some((text.parse().ok()?, digits))
-}
-
-/// Length of the line that begins here, with its end.
-fn line(bytes: &[u8]) -> Option<usize> {
-    Some(bytes.windows(2).position(|two| two == b"\r\n")? + 2)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::message::MARKS_MAX;
     use super::*;
 
     /// The marks of bytes of which so many were captured.

@@ -1,6 +1,6 @@
 //! The packets of MySQL and MariaDB (dev.mysql.com/doc/dev/mysql-server, "Client/Server Protocol").
 
-use super::{Mark, Message};
+use super::message::{Mark, Message};
 
 /// Bytes of a packet's header: its length in three, its number within the exchange.
 const HEADER: usize = 4;

@@ -1,6 +1,6 @@
 //! PostgreSQL's messages (its manual, chapter "Frontend/Backend Protocol").
 
-use super::{Bytes, Mark, Marks};
+use super::message::{Bytes, Mark, Marks};
 
 /// What begins an exchange: query, parse, bind, describe, execute, close, function call, sync,
 /// flush.

@@ -1,6 +1,6 @@
 //! Redis' protocol (RESP 2 and 3, redis.io/docs/reference/protocol-spec).
 
-use super::{Mark, Message, decimal, line};
+use super::message::{Mark, Message, decimal, line};
 
 /// Commands that wait for others, or begin a stream.
 const BLOCKING: [&[u8]; 16] = [

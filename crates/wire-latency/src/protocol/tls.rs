@@ -1,7 +1,7 @@
 //! TLS: the beginnings of records (RFC 8446, section 5.1), and the client's offer of HTTP/2 (RFC
 //! 7301).
 
-use super::{Mark, Message};
+use super::message::{Mark, Message};
 
 const HEADER: usize = 5;
 const CHANGE_CIPHER_SPEC: u8 = 20;

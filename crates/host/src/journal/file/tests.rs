@@ -1,9 +1,12 @@
 //! Replaced files, and knobs that are ordinary files.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use rustix::fs::{XattrFlags, fremovexattr, fsetxattr};
 
 use super::super::{RestoreOutcome, RestoreReport};
 use super::*;
+use crate::files::attributes;
 use crate::journal::tests::host;
 use crate::roots::Roots;
 

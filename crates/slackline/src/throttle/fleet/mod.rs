@@ -6,17 +6,20 @@
 
 mod page;
 mod prometheus;
+mod report;
 mod text;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use serde::Serialize;
 use throttle::fleet::{Fleet, Service, State};
 
 use self::prometheus::Prometheus;
-use crate::{Done, message};
+use self::report::{Report, Shard};
+
+use crate::done::Done;
+use crate::output::message;
 
 /// Series that one query for histograms looks at.
 const BUCKETS_AT_ONCE: f64 = 20_000.0;
@@ -47,32 +50,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the report to one HTML file, with its pictures inside.
-    #[arg(long, value_name = "FILE", value_parser = crate::file_to_write)]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_to_write)]
     html: Option<PathBuf>,
-}
-
-/// Everything that was found.
-#[derive(Serialize)]
-struct Report {
-    prometheus: String,
-    window_s: u32,
-    at: Option<String>,
-    #[serde(flatten)]
-    fleet: Fleet,
-    /// Of throttled services: the shard that is throttled most.
-    worst: BTreeMap<String, Shard>,
-    /// Metrics of which there is nothing, and what is therefore not judged.
-    missing: Vec<&'static str>,
-    queries: usize,
-    queries_took_s: f64,
-}
-
-/// Where to look.
-#[derive(Serialize)]
-struct Shard {
-    instance: String,
-    group: String,
-    throttled_share: f64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
@@ -80,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         (1..=2_592_000).contains(&arguments.window_s),
         "--window-s must be between 1 and 2592000 (30 days)"
     );
-    crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
+    crate::output::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let mut server = Prometheus::new(&arguments.prometheus, arguments.at.as_deref())?;
     let report = report(arguments, &mut server)?;
     for warning in &server.warnings {
@@ -96,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         std::fs::write(file, page::html(&report, arguments.top))
             .with_context(|| format!("{}", file.display()))?;
     }
-    crate::publish(
+    crate::output::publish(
         arguments.json.as_deref(),
         &report,
         &text::text(&report, arguments.top),

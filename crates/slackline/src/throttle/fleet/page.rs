@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use throttle::fleet::Finding;
 
-use super::Report;
+use super::report::Report;
 use super::text::{
     GIVING_HEAD, THROTTLED_HEAD, giving, giving_row, summary, throttled, throttled_row,
 };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use throttle::fleet::{Finding, State};
 
-use super::Report;
+use super::report::Report;
 use crate::table::table;
 
 /// What all services together do, in sentences.

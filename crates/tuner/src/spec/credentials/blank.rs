@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use http_client::is_secret_name;
 use regex::Regex;
 
-use super::blocks;
+use super::words::{is_plain_word, looks_secret};
 
 /// A name, and the quote that opens its value: behind a blank, in brackets as of a function, or as
 /// a statement of SQL has it (`password FOR me = 'x'`). `E'x'` and `N'x'` are texts of SQL as well.
@@ -35,13 +35,6 @@ static NETRC: LazyLock<Option<Regex>> =
 
 /// Words that say how a header's credentials are written. The credentials follow.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
-
-/// Words that give nothing away behind the name of a secret.
-const PLAIN_WORDS: [&str; 36] = [
-    "a", "an", "and", "are", "as", "at", "be", "been", "by", "can", "cannot", "comes", "does",
-    "for", "from", "given", "has", "in", "is", "must", "needs", "no", "not", "of", "off", "on",
-    "or", "random", "should", "that", "the", "to", "was", "which", "will", "with",
-];
 
 /// Programs and commands whose names look like those of secrets.
 const PROGRAMS: [&str; 9] = [
@@ -155,14 +148,9 @@ impl Name {
             _ if is_quoted => true,
             Self::Sure => !is_plain,
             Self::NoNumber => !is_plain && word.parse::<f64>().is_err(),
-            Self::Word => !is_plain && blocks::looks_secret(word),
+            Self::Word => !is_plain && looks_secret(word),
         }
     }
-}
-
-/// A word that gives nothing away.
-pub(super) fn is_plain_word(word: &str) -> bool {
-    PLAIN_WORDS.contains(&word.to_ascii_lowercase().as_str())
 }
 
 /// A setting of Redis and its kind that needs no other sign of what it is.
@@ -219,7 +207,7 @@ pub(super) fn in_statements(text: &str) -> Vec<Range<usize>> {
         let Some(statement) = groups.get(1).filter(|it| it.start() >= from) else {
             continue;
         };
-        let is_sure = |word: &str| statement.as_str() == "IDENTIFIED" || blocks::looks_secret(word);
+        let is_sure = |word: &str| statement.as_str() == "IDENTIFIED" || looks_secret(word);
         let bare = groups.get(3).filter(|it| !is_reference(it.as_str()));
         let value = match groups.get(2) {
             Some(quote) => quoted(text, quote.range()),

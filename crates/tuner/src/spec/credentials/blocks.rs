@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 use http_client::is_secret_name;
 use regex::Regex;
 
+use super::words::{is_plain_word, looks_secret};
+
 /// An element's tag: its slash, its name without the prefix, and its attributes.
 static TAG: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"<(/?)(?:[\w.-]+:)?([A-Za-z_][\w.-]*)(?:\s[^<>]*)?>").ok());
@@ -63,9 +65,6 @@ const COMPANIONS: [&str; 14] = [
     "required",
     "rotation",
 ];
-
-/// Fewer characters are no secret, unless the comment says nothing else.
-const SECRET_CHARS_MIN: usize = 5;
 
 /// The lines that belong to a key of YAML whose value begins there: a block scalar, or more
 /// indented lines. Those of a key in quotes may be JSON, whose values end by themselves. Comment
@@ -254,7 +253,7 @@ impl Told {
         }
         let is_behind_owner = self.has_owner && self.since == Some(2) && is_last;
         if self.is_certain {
-            return !super::blank::is_plain_word(word);
+            return !is_plain_word(word);
         }
         let may_be = self.is_next || is_behind_owner;
         may_be && looks_secret(word) && (self.is_adjacent || !is_amount(word))
@@ -308,13 +307,4 @@ fn is_noun(word: &str) -> bool {
     word.rsplit(['_', '-', '.'])
         .next()
         .is_some_and(|last| NOUNS.contains(&last))
-}
-
-/// It is no word of a language: it has a digit, or a sign that stands in no word.
-pub(super) fn looks_secret(word: &str) -> bool {
-    let word = word.trim_matches(['"', '\'', '.', ',', ';', ':', '(', ')']);
-    let is_sign = |it: char| it.is_ascii_digit() || "!@#$%^&*+=~?".contains(it);
-    word.chars().count() >= SECRET_CHARS_MIN
-        && word.contains(is_sign)
-        && word.contains(char::is_alphabetic)
 }

@@ -1,0 +1,139 @@
+//! An experiment as the interface shows it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use bayes_opt::Configuration;
+use coordinator::store::{ExperimentRow, Moment, Store, Summary};
+use coordinator::{Coordinator, Error, Progress};
+use serde::Serialize;
+use serde_json::Value;
+use tuner::spec::Masks;
+
+use super::path::id;
+use crate::app::App;
+use crate::reply::{Reply, blocking};
+
+/// An experiment, whole but for what it measured.
+#[derive(Serialize)]
+pub(crate) struct Shown {
+    #[serde(flatten)]
+    pub(super) summary: Summary,
+    dir: String,
+    /// The specification's text.
+    source: String,
+    /// The specification.
+    spec: Value,
+    wall_time_min: Option<f64>,
+    /// What its maker should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remark: Option<&'static str>,
+    /// Measurements of the parent from which the search of a fork starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    carried: Option<usize>,
+    note: Option<String>,
+    control: Configuration,
+    recommended: Option<tuner::report::Recommended>,
+    finding: tuner::report::Finding,
+    /// Why the verified winner is not the first evaluation in the order of ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    winner_rank: Option<String>,
+    settings: Vec<String>,
+    promotion: Option<coordinator::store::Promotion>,
+    queue: Vec<Configuration>,
+    progress: Option<Progress>,
+    /// How it stands, in `mode = "continuous"`.
+    continuous: Option<tuner::continuous::View>,
+    /// What happened in it, newest first.
+    entries: Vec<tuner::continuous::Entry>,
+}
+
+/// As many of the last entries of a continuous experiment are shown.
+pub(crate) const ENTRIES: usize = 30;
+
+/// How a continuous experiment stood at a moment; `None` as well for one whose specification does
+/// not fit this host any more.
+pub(crate) fn continuous(
+    coordinator: &Coordinator,
+    moment: &Moment,
+) -> Result<Option<tuner::continuous::View>, Error> {
+    match coordinator.continuous(moment) {
+        Err(Error::Spec(_)) => Ok(None),
+        view => view,
+    }
+}
+
+/// The summary of one experiment.
+pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Error> {
+    let all = coordinator.store().experiments()?.into_iter();
+    let mut found = all.filter(|summary| summary.id == id);
+    found
+        .next()
+        .ok_or_else(|| Error::NotFound(format!("experiment {id}")))
+}
+
+/// Why the verified winner is not the first of the table, where it is not.
+///
+/// # Errors
+/// What the store says.
+pub(crate) fn winner_rank(store: &Store, row: &ExperimentRow) -> Result<Option<String>, Error> {
+    let winner = row
+        .report
+        .winner()
+        .filter(|_| row.report.finding.is_better());
+    let Some(winner) = winner else {
+        return Ok(None);
+    };
+    let best = store.best_of(row.id, &[&winner.configuration])?;
+    let best = best.into_iter().flatten().next();
+    Ok(best.and_then(|(number, rank)| tuner::report::winner_rank(number, rank)))
+}
+
+pub(super) fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
+    // The state first: what is read after it is at least as new, so that an end is not shown with
+    // what came before it.
+    let summary = summary(coordinator, id)?;
+    let moment = coordinator.store().moment(id, ENTRIES)?;
+    let continuous = continuous(coordinator, &moment)?;
+    let row = moment.row;
+    let winner_rank = winner_rank(coordinator.store(), &row)?;
+    Ok(Shown {
+        summary,
+        winner_rank,
+        wall_time_min: row.budget().wall_time_min,
+        remark: row.carries_nothing_over(),
+        carried: row.parent.map(|_| row.carried_over()),
+        note: row.note,
+        dir: row.dir,
+        source: Masks::ForWriters.text(&row.source),
+        spec: Masks::ForWriters.spec(&row.spec),
+        control: row.report.control,
+        recommended: row.report.recommended,
+        finding: row.report.finding,
+        settings: row.report.settings,
+        promotion: row
+            .promotion
+            .filter(|_| !coordinator.is_rollback_untold(id)),
+        queue: coordinator.store().queue(id)?,
+        continuous,
+        entries: moment.entries,
+        progress: coordinator
+            .progress()
+            .filter(|progress| progress.experiment == id),
+    })
+}
+
+/// Does something to an experiment, and answers with what it is then.
+pub(super) async fn act(
+    app: Arc<App>,
+    text: &str,
+    action: impl FnOnce(&Coordinator, i64) -> Result<(), Error> + Send + 'static,
+) -> Reply<Shown> {
+    let id = id(text)?;
+    blocking(move || {
+        action(&app.coordinator, id)?;
+        shown(&app.coordinator, id)
+    })
+    .await
+    .map(Json)
+}
