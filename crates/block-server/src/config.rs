@@ -195,8 +195,6 @@ impl RawObjective {
     }
 }
 
-}
-
 impl Reader<'_> {
     fn device(&self, device: &Spanned<RawDevice>) -> Result<DeviceSpec, ConfigError> {
         let raw = device.as_ref();

@@ -21,10 +21,9 @@ fn schema_of(kind: &str) -> Option<Value> {
 fn validate(schema: Value, file: &Value) -> Result<(), String> {
     const PLACE: &str = "mem:///schema.json";
     let (mut compiler, mut schemas) = (boon::Compiler::new(), boon::Schemas::new());
-    let compiled = compiler
-        .add_resource(PLACE, schema)
-        .and_then(|()| compiler.compile(PLACE, &mut schemas))
-        .map_err(|error| format!("{error:#}"))?;
+    let words = |error: boon::CompileError| format!("{error:#}");
+    compiler.add_resource(PLACE, schema).map_err(words)?;
+    let compiled = compiler.compile(PLACE, &mut schemas).map_err(words)?;
     let validated = schemas.validate(file, compiled);
     validated.map_err(|error| error.to_string())
 }
