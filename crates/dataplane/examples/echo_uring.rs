@@ -1,8 +1,8 @@
 //! The echo server with settings of the io_uring backend, to measure them:
 //! `echo_uring ADDRESS CPU learn|spin [SETTING…]`.
 //!
-//! The settings: `registered` (sockets), `buffers=64` (for receiving), `sqpoll` (a submission thread
-//! on any CPU) or `sqpoll=2` (on CPU 2).
+//! The settings: `registered` (sockets), `buffers=64` (for receiving), `sqpoll` (a submission
+//! thread on any CPU) or `sqpoll=2` (on CPU 2).
 
 use std::sync::Arc;
 use std::time::Duration;

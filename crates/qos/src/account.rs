@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::device::{Parked, Scales};
 use crate::latency::{Counts, Window};
 use crate::word::Word;
 use crate::{TenantSpec, tokens_of};
@@ -89,6 +88,52 @@ pub(crate) struct Book {
     /// By which other threads find the account.
     pub(crate) name: Option<Box<str>>,
     pub(crate) instances: u32,
+}
+
+/// How far the device has come: millionths of tokens that each tenant has had since the start.
+pub(crate) struct Scales {
+    /// Beside its own, a latency-critical one; a best-effort one.
+    pub(crate) spare: i64,
+    pub(crate) best_effort: i64,
+    /// When the first round was.
+    pub(crate) began_ns: i64,
+}
+
+/// What tenants leave to others that want nothing on any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    is_alone: bool,
+    /// Reserved tokens a second. Two threads may add and subtract in the other order: the sums are
+    /// below zero for a moment then.
+    pub(crate) reserved: Word,
+    pub(crate) critical: Word,
+    pub(crate) best_effort: Word,
+}
+
+impl Parked {
+    /// Nobody is parked. `is_alone`: one thread has the device to itself.
+    pub(crate) fn new(is_alone: bool) -> Self {
+        Self {
+            is_alone,
+            ..Self::default()
+        }
+    }
+
+    /// Adds an account in this state to the sums, or subtracts it: `sign` is 1 or −1.
+    pub(crate) fn count(&self, state: State, sign: i64) {
+        if !state.is_parked() {
+            return;
+        }
+        let number = match state.is_critical() {
+            true => &self.critical,
+            false => &self.best_effort,
+        };
+        number.add(self.is_alone, sign);
+        if state.reserved() > 0 {
+            let tokens = sign * position(state.reserved());
+            self.reserved.add(self.is_alone, tokens);
+        }
+    }
 }
 
 /// A window that has been judged.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::account::{Account, Judged, State, position};
+use crate::account::{Account, Judged, Parked, Scales, position};
 use crate::admission::{Admission, Refused};
 use crate::feedback::{Feedback, Seen};
 use crate::learning::{Finding, Learner};
@@ -75,44 +75,6 @@ pub struct Device {
     /// Number of reads and their 95th percentile in microseconds, of the fullest window.
     lesson: AtomicU64,
     spent_tokens: Word,
-}
-
-/// How far the device has come: millionths of tokens that each tenant has had since the start.
-pub(crate) struct Scales {
-    /// Beside its own, a latency-critical one; a best-effort one.
-    pub(crate) spare: i64,
-    pub(crate) best_effort: i64,
-    /// When the first round was.
-    pub(crate) began_ns: i64,
-}
-
-/// What tenants leave to others that want nothing on any thread.
-#[derive(Debug, Default)]
-pub(crate) struct Parked {
-    is_alone: bool,
-    /// Reserved tokens a second. Two threads may add and subtract in the other order: the sums are
-    /// below zero for a moment then.
-    reserved: Word,
-    critical: Word,
-    best_effort: Word,
-}
-
-impl Parked {
-    /// Adds an account in this state to the sums, or subtracts it: `sign` is 1 or −1.
-    pub(crate) fn count(&self, state: State, sign: i64) {
-        if !state.is_parked() {
-            return;
-        }
-        let number = match state.is_critical() {
-            true => &self.critical,
-            false => &self.best_effort,
-        };
-        number.add(self.is_alone, sign);
-        if state.reserved() > 0 {
-            let tokens = sign * position(state.reserved());
-            self.reserved.add(self.is_alone, tokens);
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -196,10 +158,7 @@ impl Device {
             income: Word::default(),
             best_effort_sum: Word::default(),
             spare_sum: Word::default(),
-            parked: Parked {
-                is_alone: threads_max == 1,
-                ..Parked::default()
-            },
+            parked: Parked::new(threads_max == 1),
             members: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             ran: AtomicU64::new(0),

@@ -8,8 +8,8 @@
 //! more than was reserved, and a tenant that always asks for more than it reserved has nothing to
 //! take back.
 
+use crate::account::Scales;
 use crate::cost::Operation;
-use crate::device::Scales;
 use crate::notice::Notice;
 use crate::{MICRO, TenantId, tokens_of};
 
