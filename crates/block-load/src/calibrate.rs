@@ -452,7 +452,8 @@ mod tests {
         let mut memory = Memory::new(1 << 20);
         let mut heard = 0;
         let made = calibrate(&mut memory, "memory", &plan(&[100]), &mut |_| heard += 1).unwrap();
-        assert_eq!((heard, made.loads.len()), (3, 3));
+        // A load that a higher rate contradicts runs again.
+        assert!(heard >= 3 && made.loads.len() == heard, "{made:?}");
         let json = serde_json::to_value(&made).unwrap();
         assert!(json["write_cost"].is_null());
         let curve: Curve = serde_json::from_value(json["curve"].clone()).unwrap();

@@ -49,7 +49,8 @@ fn memory_is_calibrated_and_a_tenant_planned_on_it() {
         return;
     };
     let loads = made["loads"].as_array().unwrap();
-    assert_eq!(loads.len(), 8);
+    // A load that a higher rate contradicts runs again.
+    assert!(loads.len() >= 8, "{made}");
     assert_eq!(loads[0]["read_percent"], 100);
     assert!(
         std::fs::read_to_string(&picture)
