@@ -253,6 +253,26 @@ fn contradicting(loads: &[Measured]) -> Vec<usize> {
     found
 }
 
+/// Runs the loads of a share, which is that of `first` and those behind it, again where a higher
+/// rate contradicts them. Of their runs one stays in their place; the others come last.
+fn again(
+    loads: &mut Vec<Measured>,
+    first: usize,
+    run: &mut dyn FnMut(f64) -> Result<Measured, LoadError>,
+) -> Result<(), LoadError> {
+    for index in contradicting(&loads[first..]) {
+        let index = first + index;
+        let mut runs = vec![loads[index].clone()];
+        for _ in 0..RUNS_AGAIN {
+            runs.push(run(loads[index].offered_iops)?);
+        }
+        middle_first(&mut runs);
+        loads[index] = runs.swap_remove(0);
+        loads.extend(runs);
+    }
+    Ok(())
+}
+
 /// Of several runs of one load the one with the middle 95th percentile counts, the slower one of
 /// two. It becomes the first.
 fn middle_first(runs: &mut [Measured]) {
@@ -311,22 +331,14 @@ pub fn calibrate<M: Medium>(
             progress(&mut measured);
             loads.push(measured);
         }
-        for index in contradicting(&loads[first..]) {
-            let index = first + index;
-            let mut runs = vec![loads[index].clone()];
-            for _ in 0..RUNS_AGAIN {
-                let disturbed_by = rest.wait(medium, plan)?;
-                let iops = runs[0].offered_iops;
-                let mut measured = measure(medium, plan, (read_percent, iops), number)?;
-                number += 1;
-                measured.disturbed_by = disturbed_by;
-                progress(&mut measured);
-                runs.push(measured);
-            }
-            middle_first(&mut runs);
-            loads[index] = runs.swap_remove(0);
-            loads.extend(runs);
-        }
+        again(&mut loads, first, &mut |iops| {
+            let disturbed_by = rest.wait(medium, plan)?;
+            let mut measured = measure(medium, plan, (read_percent, iops), number)?;
+            number += 1;
+            measured.disturbed_by = disturbed_by;
+            progress(&mut measured);
+            Ok(measured)
+        })?;
     }
     let model = fit(&loads)?;
     Ok(Calibration {
@@ -420,9 +432,6 @@ impl Calibration {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
-
     use super::*;
     use crate::medium::{Done, Io, Memory};
 
@@ -556,50 +565,8 @@ mod tests {
         assert!(why.unwrap().contains("not at rest 0 s after"));
     }
 
-    /// Memory that takes a millisecond for each look while it is told to.
-    struct Sometimes {
-        memory: Memory,
-        is_slow: Rc<Cell<bool>>,
-    }
-
-    impl Medium for Sometimes {
-        fn submit(&mut self, io: Io) -> Result<(), LoadError> {
-            self.memory.submit(io)
-        }
-
-        fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError> {
-            if self.is_slow.get() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            self.memory.poll(waits, done)
-        }
-    }
-
-    #[test]
-    fn a_load_that_a_higher_rate_contradicts_runs_again() {
-        let is_slow = Rc::new(Cell::new(false));
-        let mut sometimes = Sometimes {
-            memory: Memory::new(1 << 20),
-            is_slow: Rc::clone(&is_slow),
-        };
-        let mut heard = 0;
-        let made = calibrate(&mut sometimes, "memory", &plan(&[100, 90]), &mut |_| {
-            heard += 1;
-            // The lowest rate with writes is the fourth load.
-            is_slow.set(heard == 3);
-        });
-        let made = made.unwrap();
-        assert!(heard >= 6 + RUNS_AGAIN, "{heard}");
-        assert_eq!(made.loads.len(), heard);
-        let slow = made.loads.iter().find(|load| load.p95_us > Some(900.0));
-        assert!(slow.unwrap().left_out.is_some(), "{made:?}");
-        let least = made.curve.mixed.unwrap().points()[0];
-        assert!(least.p95_us < 500.0, "{least:?}");
-    }
-
-    #[test]
-    fn the_middle_run_counts_and_the_slower_one_of_two() {
-        let run = |p95_us: f64, left_out: Option<&str>| Measured {
+    fn run(p95_us: f64, left_out: Option<&str>) -> Measured {
+        Measured {
             read_percent: 90,
             offered_iops: 100.0,
             iops: 100.0,
@@ -608,7 +575,49 @@ mod tests {
             p99_us: None,
             left_out: left_out.map(str::to_owned),
             disturbed_by: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_load_that_a_higher_rate_contradicts_runs_again() {
+        // Of another share, and not looked at.
+        let mut loads = vec![run(99.0, None)];
+        loads.extend([
+            run(1.0, None),
+            run(50.0, None),
+            run(3.0, None),
+            run(9.0, None),
+        ]);
+        let mut tails_us = [2.0, 60.0].into_iter();
+        again(&mut loads, 1, &mut |iops| {
+            assert_eq!(iops, 100.0);
+            Ok(run(tails_us.next().unwrap(), None))
+        })
+        .unwrap();
+        assert_eq!(tails_us.next(), None);
+        let counts = |load: &Measured| (load.p95_us.unwrap(), load.left_out.is_none());
+        let seen: Vec<(f64, bool)> = loads.iter().map(counts).collect();
+        let counting = [
+            (99.0, true),
+            (1.0, true),
+            (50.0, true),
+            (3.0, true),
+            (9.0, true),
+        ];
+        assert_eq!(seen[..5], counting);
+        assert!(seen[5..].iter().all(|(_, counts)| !counts), "{seen:?}");
+        // Two runs without the stall: one of them counts.
+        let mut loads = vec![run(50.0, None), run(3.0, None)];
+        again(&mut loads, 0, &mut |_| Ok(run(2.0, None))).unwrap();
+        assert_eq!(counts(&loads[0]), (2.0, true));
+        assert_eq!(loads.len(), 4);
+        // Nothing contradicts: nothing runs.
+        let mut loads = vec![run(2.0, None), run(3.0, None)];
+        again(&mut loads, 0, &mut |_| panic!("no load is contradicted")).unwrap();
+    }
+
+    #[test]
+    fn the_middle_run_counts_and_the_slower_one_of_two() {
         let counted = |mut runs: Vec<Measured>| -> Vec<f64> {
             middle_first(&mut runs);
             assert!(runs[0].left_out.is_none());
