@@ -50,7 +50,8 @@ pub(crate) struct Feedback {
     /// Steps in a row that found the objective in danger, and the factor before the first of them.
     above: u32,
     before: f64,
-    /// Steps since the objective was in danger, and how many it takes to go on upwards.
+    /// Steps since the objective was in danger, and how many of them the rate waits for before it
+    /// rises above what is known.
     calm: u32,
     wait: u32,
     /// Share of a second's reads that were above the objective in each of the last steps, since the

@@ -51,6 +51,11 @@ struct Calibrated {
     objective: Objective,
 }
 
+/// Tokens of a request of the tenant in the mean.
+fn tokens_each(write_cost: f64) -> f64 {
+    READ_SHARE * f64::from(qos::READ_COST) + (1.0 - READ_SHARE) * write_cost
+}
+
 /// Who is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
@@ -113,14 +118,13 @@ impl Bench {
         let curve: Curve = serde_json::from_value(text["curve"].clone())?;
         let write_cost = text["write_cost"].as_f64().ok_or("no write_cost")?;
         let column = curve.mixed.ok_or("no writes were calibrated")?;
-        let each = READ_SHARE * 100.0 + (1.0 - READ_SHARE) * write_cost;
         // A disk that does not hold the strictest one has the others.
         let strictest = column
             .tokens_per_s_at(f64::from(FIXED_US[0]))
             .unwrap_or(OF_MOST * column.max_tokens_per_s());
         let objective = Objective {
             p95_us: FIXED_US[0],
-            iops: (RESERVED * strictest / each) as u32,
+            iops: (RESERVED * strictest / tokens_each(write_cost)) as u32,
             read_share: READ_SHARE,
         };
         let objectives_us = match std::env::var("OBJECTIVES_US") {
@@ -245,8 +249,7 @@ impl Bench {
         fastest_us: &mut f64,
     ) -> Fallible<()> {
         let Objective { p95_us, iops, .. } = known.objective;
-        let each = READ_SHARE * 100.0 + (1.0 - READ_SHARE) * known.write_cost;
-        let reserved = f64::from(iops) * each;
+        let reserved = f64::from(iops) * tokens_each(known.write_cost);
         let left_iops = (known.rate - reserved) / known.write_cost;
         println!(
             "objective: {p95_us} µs at {iops} IOPS; a write costs {}; {:.0} tokens/s at {p95_us} µs, which leave {left_iops:.0} writes/s",
