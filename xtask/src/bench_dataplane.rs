@@ -28,11 +28,12 @@ bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
   batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not),
-  uring (settings of the io_uring backend), steered (echo, with the kernel's receive work of each side
+  uring (settings of the io_uring backend), copies (answers of 64 KiB on io_uring, sent with and
+  without a copy), steered (echo, with the kernel's receive work of each side
   on that side's CPU), million (1,000,000 connections, held for --hold seconds in the last round: 600);
   all by default. The JSON file keeps the parts that do not run
 ";
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "echo",
     "tail",
     "cache",
@@ -40,6 +41,7 @@ const PARTS: [&str; 9] = [
     "batch",
     "isolated",
     "uring",
+    "copies",
     "steered",
     "million",
 ];
@@ -155,6 +157,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "batch" => bench.batch()?,
             "isolated" => bench.isolated()?,
             "uring" => bench.uring(),
+            "copies" => bench.copies(),
             "steered" => bench.steered()?,
             _ => bench.million()?,
         }
@@ -529,6 +532,26 @@ impl Bench {
             let load = format!("{connections} connections");
             self.compare("uring", &load, &servers, |bench, _| {
                 bench.load("echo", connections, 0.0).map(Some)
+            });
+        }
+    }
+
+    /// Answers of 64 KiB, sent by SEND_ZC and not. On a veth pair the kernel copies what was sent
+    /// without a copy when the other side receives it.
+    fn copies(&mut self) {
+        let command = |setting: &str| {
+            let cache = self.example("cache");
+            let command = format!("env {setting} {cache} {SERVER}:{PORT} 1024 0 learn");
+            command.split(' ').map(str::to_owned).collect()
+        };
+        let servers: [Start<'static>; 2] = [
+            ("copied", command("ZERO_COPY=1000000000")),
+            ("not copied", command("ZERO_COPY=16384")),
+        ];
+        for connections in [1, 16] {
+            let load = format!("64 KiB, {connections} connections");
+            self.compare("copies", &load, &servers, |bench, _| {
+                bench.load("large", connections, 0.0).map(Some)
             });
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU] [INTERFACE]`: SHAPE is `echo` (64 bytes),
 //! `http` (a GET whose answer ends with `END`), `memtier` (32-byte values, one SET for ten GETs),
-//! `usr` or `etc` (Facebook's pools: Atikoglu et al., SIGMETRICS'12), or one of these three in
-//! Redis's protocol as `redis-memtier`. Without RATE (or with 0) every connection has one request
+//! `usr` or `etc` (Facebook's pools: Atikoglu et al., SIGMETRICS'12), one of these three in
+//! Redis's protocol as `redis-memtier`, or `large` (GETs of 64 KiB). Without RATE (or with 0) every connection has one request
 //! under way; with RATE, requests arrive by a Poisson process, and latency counts from the arrival.
 //! With INTERFACE the connections are AF_XDP's, without it the kernel's. With `FILLED` in the
 //! environment a cache has all keys already.
@@ -26,6 +26,9 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
 const KEYS: u32 = 100_000;
+/// Of the shape `large`, whose values are as many times as large.
+const LARGE_KEYS: u32 = 1_000;
+const LARGE_BYTES: u32 = 64 << 10;
 const ARRIVAL: u64 = 1;
 const PHASE: u64 = 2;
 /// Arrivals that may wait for a connection; more mean that the server is past its capacity.
@@ -74,12 +77,13 @@ impl<B: Backend> Client<B> {
                 .push_str("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
             return 0;
         }
-        let key = preload.unwrap_or_else(|| self.random.random_range(0..KEYS));
+        let key = preload.unwrap_or_else(|| self.random.random_range(0..self.keys()));
         let is_redis = self.shape.starts_with("redis-");
         let shape = self.shape.trim_start_matches("redis-").to_owned();
         let share = match shape.as_str() {
             "memtier" => 1.0 / 11.0,
             "usr" => 0.002,
+            "large" => 0.0,
             _ => 0.03,
         };
         let key = match shape.as_str() {
@@ -91,6 +95,7 @@ impl<B: Backend> Client<B> {
             let len = match shape.as_str() {
                 "memtier" => 32,
                 "usr" => 2,
+                "large" => LARGE_BYTES,
                 _ => {
                     let uniform: f64 = self.random.random();
                     let size = 214.476 * ((1.0 - uniform).powf(-0.348_238) - 1.0) / 0.348_238;
@@ -119,8 +124,15 @@ impl<B: Backend> Client<B> {
         0
     }
 
+    fn keys(&self) -> u32 {
+        match self.shape.as_str() {
+            "large" => LARGE_KEYS,
+            _ => KEYS,
+        }
+    }
+
     fn is_preloading(&self) -> bool {
-        self.preloaded < KEYS && !matches!(self.shape.as_str(), "echo" | "http")
+        self.preloaded < self.keys() && !matches!(self.shape.as_str(), "echo" | "http")
     }
 
     fn send<C: Calls>(&mut self, flow: FlowId, arrived: Time, calls: &mut C) {

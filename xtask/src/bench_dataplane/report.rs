@@ -41,6 +41,7 @@ fn control(part: &str) -> &'static str {
         "cache" | "objective" => "memcached",
         "isolated" => "one process",
         "uring" => "as it is",
+        "copies" => "copied",
         "million" => super::million::CONTROL,
         _ => "bound 64",
     }
