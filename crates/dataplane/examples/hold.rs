@@ -13,6 +13,9 @@
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 #![expect(clippy::print_stderr, reason = "the output of a program")]
 
+#[path = "shared/xdp.rs"]
+mod xdp;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,8 +24,7 @@ use std::time::Duration;
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::tcp::wire::Ip;
-use dataplane::tcp::{Config, KeepAlive};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, XdpBackend, XdpConfig};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::SeedableRng as _;
@@ -348,25 +350,12 @@ fn main() -> Result<(), Failure> {
     let wanted = usize::try_from(connections)?;
     let interface = Interface::find(interface)?;
     let config = XdpConfig {
-        socket: SocketConfig {
-            // A ring that overflows loses requests.
-            frames: 1 << 14,
-            ..SocketConfig::default()
-        },
+        socket: xdp::SOCKET,
         listen: Vec::new(),
         connections_max: wanted + 1024,
         extra_addresses: sources(&interface, source_count)?,
     };
-    config.check(&interface)?;
-    let program = Arc::new(Program::attach(&interface, 1, Mode::Auto)?);
-    let change = |stack: &mut Config| {
-        stack.keep_alive = Some(KeepAlive {
-            idle_ms: keep_alive_s.saturating_mul(1000),
-            interval_ms: 10_000,
-            probes: 9,
-        });
-    };
-    let backend = XdpBackend::open(&interface, &config, program, &change)?;
+    let backend = xdp::open(&interface, &config, Some(keep_alive_s))?;
     let plane = Arc::new(Plane::new(1, 1)?);
     let client = Client {
         target: target.parse()?,

@@ -10,6 +10,9 @@
 
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 
+#[path = "shared/xdp.rs"]
+mod xdp;
+
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,7 +22,7 @@ use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, XdpBackend, XdpConfig};
 use dataplane::{Application, Backend, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::rngs::StdRng;
@@ -341,18 +344,12 @@ fn by_kernel(flows_max: usize) -> Result<Uring, Failure> {
 fn by_xdp(interface: &str, flows_max: usize) -> Result<XdpBackend, Failure> {
     let interface = Interface::find(interface)?;
     let config = XdpConfig {
-        socket: SocketConfig {
-            // A ring that overflows loses requests.
-            frames: 1 << 14,
-            ..SocketConfig::default()
-        },
+        socket: xdp::SOCKET,
         listen: Vec::new(),
         connections_max: flows_max,
         extra_addresses: Vec::new(),
     };
-    config.check(&interface)?;
-    let program = Arc::new(Program::attach(&interface, 1, Mode::Auto)?);
-    Ok(XdpBackend::open(&interface, &config, program, &|_| {})?)
+    Ok(xdp::open(&interface, &config, None)?)
 }
 
 fn main() -> Result<(), Failure> {

@@ -166,7 +166,7 @@ impl Bench {
     /// Starts server and client, and follows the client through its stages.
     fn connected(&self, connections: u32, hold_s: u32) -> anyhow::Result<Run> {
         let address = format!("{SERVER}:{PORT}");
-        let mut command = vec![self.example("xdp"), "echo".into(), INTERFACE.into()];
+        let mut command = vec![self.example("echo_server"), "xdp".into(), INTERFACE.into()];
         command.extend([address.clone(), "0".into(), "spin".into()]);
         command.push(KEEP_ALIVE_S.to_string());
         let server = self.start(&("dataplane xdp", command))?;

@@ -123,7 +123,7 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
     for round in 0..5 {
         let mut child = wire
             .server
-            .spawn_example(&["echo", "eth0", &format!("{SERVER}:{PORT}")]);
+            .spawn_example(&["xdp", "eth0", &format!("{SERVER}:{PORT}")]);
         let end = Instant::now() + Duration::from_secs(20);
         let mut stream = loop {
             let ended = child.try_wait().unwrap();
@@ -165,7 +165,7 @@ fn a_second_server_is_refused_and_changes_nothing() {
     let server = Server::start(&wire, ServerOptions::default());
     let before = wire.server.command("ip", &["link", "show", "eth0"]);
     let listen = format!("{SERVER}:{PORT}");
-    let output = wire.server.example(&["echo", "eth0", &listen]);
+    let output = wire.server.example(&["xdp", "eth0", &listen]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("eth0") && text.contains("another"), "{text}");
@@ -186,14 +186,14 @@ fn what_is_missing_is_named() {
         ("lo", listen.as_str(), "no Ethernet interface"),
         ("eth0", "192.0.2.1:80", "192.0.2.1 is no address of eth0"),
     ] {
-        let output = wire.server.example(&["echo", interface, listen]);
+        let output = wire.server.example(&["xdp", interface, listen]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(says), "{text}");
     }
     let output = wire
         .server
-        .example_without_privilege(&["echo", "eth0", &listen]);
+        .example_without_privilege(&["xdp", "eth0", &listen]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(text.contains("CAP_NET_RAW"), "{text}");

@@ -44,7 +44,7 @@ impl Namespace {
         command
     }
 
-    /// The example program `xdp` inside of the namespace.
+    /// The example `echo_server` inside of the namespace.
     pub(super) fn example(&self, arguments: &[&str]) -> Output {
         let program = example_path();
         self.prepare(program.to_str().unwrap(), arguments)
@@ -81,7 +81,7 @@ fn example_path() -> PathBuf {
         .unwrap()
         .parent()
         .unwrap()
-        .join("examples/xdp")
+        .join("examples/echo_server")
 }
 
 /// Two namespaces: the client's `eth0` has 10.77.0.1, the server's `eth0` has 10.77.0.2.
