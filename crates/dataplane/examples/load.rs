@@ -3,10 +3,10 @@
 //! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU] [INTERFACE]`: SHAPE is `echo` (64 bytes),
 //! `http` (a GET whose answer ends with `END`), `memtier` (32-byte values, one SET for ten GETs),
 //! `usr` or `etc` (Facebook's pools: Atikoglu et al., SIGMETRICS'12), one of these three in
-//! Redis's protocol as `redis-memtier`, or `large` (GETs of 64 KiB). Without RATE (or with 0) every connection has one request
-//! under way; with RATE, requests arrive by a Poisson process, and latency counts from the arrival.
-//! With INTERFACE the connections are AF_XDP's, without it the kernel's. With `FILLED` in the
-//! environment a cache has all keys already.
+//! Redis's protocol as `redis-memtier`, or `large` (GETs of 64 KiB). Without RATE (or with 0) every
+//! connection has one request under way; with RATE, requests arrive by a Poisson process, and
+//! latency counts from the arrival. With INTERFACE the connections are AF_XDP's, without it the
+//! kernel's. With `FILLED` in the environment a cache has all keys already.
 
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 
