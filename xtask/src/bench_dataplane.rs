@@ -256,7 +256,12 @@ impl Bench {
     /// The runtime's echo server on io_uring with settings.
     fn uring_server(&self, more: &[&str]) -> Vec<String> {
         let address = format!("{SERVER}:{PORT}");
-        let mut words = vec![self.example("echo_server"), "uring".into(), address, "0".into()];
+        let mut words = vec![
+            self.example("echo_server"),
+            "uring".into(),
+            address,
+            "0".into(),
+        ];
         words.extend(more.iter().map(|word| (*word).to_owned()));
         words
     }

@@ -23,9 +23,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::uring::{Uring, UringConfig, listen};
 use dataplane::xdp::{Interface, XdpConfig};
-use dataplane::{
-    Application, Backend, Calls, Context, Error, Event, FlowId, Shard, ShardConfig,
-};
+use dataplane::{Application, Backend, Calls, Context, Error, Event, FlowId, Shard, ShardConfig};
 
 /// Sends back what arrives. What cannot be sent yet is kept, and counts against the window.
 #[derive(Default)]
