@@ -54,6 +54,9 @@ const KEPT_UP: f64 = 0.98;
 const LATE_SHARE: f64 = 0.005;
 /// Steal is counted in ticks of 10 ms: one may be chance.
 const STOLEN_MS: f64 = 15.0;
+/// Of a closed loop's connections at least this share has a request under way. Those that begin or
+/// end outside of the measured seconds are not seen.
+const UNDER_WAY_SHARE: f64 = 0.8;
 /// How often a load that fails is tried.
 const ATTEMPTS: usize = 3;
 const PORT: u16 = 17_311;
@@ -203,6 +206,17 @@ fn prepare(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
 }
 
 impl Sample {
+    /// Little's law: in a closed loop as many requests are under way as there are connections. Fewer
+    /// say that the client lost sight of some.
+    fn check_under_way(&self, connections: u32) -> anyhow::Result<()> {
+        let under_way = self.requests_per_s * self.mean_us / 1e6;
+        anyhow::ensure!(
+            under_way >= UNDER_WAY_SHARE * f64::from(connections),
+            "{under_way:.0} requests were under way on {connections} connections"
+        );
+        Ok(())
+    }
+
     /// What an open loop of this rate showed about the objective.
     fn shown(&self, rate: f64) -> Shown {
         Shown {
@@ -347,6 +361,9 @@ impl Bench {
             let errors = String::from_utf8_lossy(&output.stderr);
             format!("the load failed: {text}{errors}")
         })?;
+        if rate == 0.0 {
+            sample.check_under_way(connections)?;
+        }
         Ok(Sample {
             stolen_ms,
             ..sample

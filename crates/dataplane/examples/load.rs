@@ -41,13 +41,62 @@ const CONNECTS_AT_ONCE: usize = 256;
 /// third of it.
 const LATE_NS: u64 = 100_000;
 
+/// Longer than the end of any answer (`STORED\r\n`).
+const END_BYTES: usize = 8;
+
+/// A request under way.
+#[derive(Clone, Copy)]
+struct Pending {
+    arrived: Time,
+    /// Bytes of an echo's answer that are to come.
+    left: usize,
+    /// The last bytes of the answer so far. A segment may end anywhere, also within the last line.
+    end: [u8; END_BYTES],
+    /// Lines of the answer so far.
+    lines: usize,
+    /// Redis: the first line is the length of a value.
+    has_length: bool,
+}
+
+impl Pending {
+    fn new(arrived: Time, left: usize) -> Self {
+        Self {
+            arrived,
+            left,
+            end: [0; END_BYTES],
+            lines: 0,
+            has_length: false,
+        }
+    }
+
+    /// Takes a piece of the answer, and says whether that was the last one.
+    fn take(&mut self, shape: &str, data: &[u8]) -> bool {
+        if self.lines == 0 && self.end == [0; END_BYTES] {
+            self.has_length = data.starts_with(b"$") && !data.starts_with(b"$-1");
+        }
+        self.left = self.left.saturating_sub(data.len());
+        let kept = data.len().min(END_BYTES);
+        self.end.copy_within(kept.., 0);
+        self.end[END_BYTES - kept..].copy_from_slice(&data[data.len() - kept..]);
+        match shape {
+            "echo" => self.left == 0,
+            // "+OK", "$-1", or a value behind its length.
+            shape if shape.starts_with("redis-") => {
+                self.lines += data.iter().filter(|&&byte| byte == b'\n').count();
+                self.end.ends_with(b"\r\n") && (self.lines > 1 || !self.has_length)
+            }
+            _ => self.end.ends_with(b"END\r\n") || self.end.ends_with(b"STORED\r\n"),
+        }
+    }
+}
+
 struct Client<B: Backend> {
     shape: String,
     plane: Arc<Plane<B, Client<B>>>,
     address: std::net::SocketAddr,
     wanted: usize,
     opened: usize,
-    flows: Vec<Option<(FlowId, Time, usize)>>,
+    flows: Vec<Option<Pending>>,
     idle: VecDeque<FlowId>,
     waiting: VecDeque<Time>,
     rate: f64,
@@ -143,7 +192,7 @@ impl<B: Backend> Client<B> {
         self.preloaded += u32::from(preload.is_some());
         let left = self.compose(preload);
         calls.send(flow, self.request.as_bytes());
-        self.flows[flow.index as usize] = Some((flow, arrived, left));
+        self.flows[flow.index as usize] = Some(Pending::new(arrived, left));
     }
 
     fn open<C: Calls>(&mut self, calls: &mut C) {
@@ -220,22 +269,11 @@ impl<B: Backend> Application for Client<B> {
             }
             Event::Recv { flow, data } => {
                 context.calls.recv_done(flow, data.len());
-                let Some(Some((_, arrived, left))) = self.flows.get_mut(flow.index as usize) else {
+                let Some(Some(pending)) = self.flows.get_mut(flow.index as usize) else {
                     return;
                 };
-                *left = left.saturating_sub(data.len());
-                let is_whole = match self.shape.as_str() {
-                    "echo" => *left == 0,
-                    // "+OK", "$-1", or a value behind its length, perhaps in two pieces.
-                    shape if shape.starts_with("redis-") => {
-                        let lines = data.iter().filter(|&&byte| byte == b'\n').count();
-                        let is_length = data.starts_with(b"$") && !data.starts_with(b"$-1");
-                        data.ends_with(b"\r\n") && (lines > 1 || !is_length)
-                    }
-                    _ => data.ends_with(b"END\r\n") || data.ends_with(b"STORED\r\n"),
-                };
-                if is_whole {
-                    let arrived = *arrived;
+                if pending.take(&self.shape, data) {
+                    let arrived = pending.arrived;
                     self.answered(flow, arrived, context);
                 }
             }
