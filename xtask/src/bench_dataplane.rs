@@ -54,9 +54,10 @@ const KEPT_UP: f64 = 0.98;
 const LATE_SHARE: f64 = 0.005;
 /// Steal is counted in ticks of 10 ms: one may be chance.
 const STOLEN_MS: f64 = 15.0;
-/// Of a closed loop's connections at least this share has a request under way. Those that begin or
-/// end outside of the measured seconds are not seen.
+/// Of a closed loop's connections at least this share has a request under way.
 const UNDER_WAY_SHARE: f64 = 0.8;
+/// Answers on each connection without which nothing is said about requests under way.
+const ANSWERS_EACH_MIN: f64 = 100.0;
 /// How often a load that fails is tried.
 const ATTEMPTS: usize = 3;
 const PORT: u16 = 17_311;
@@ -207,11 +208,14 @@ fn prepare(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
 
 impl Sample {
     /// Little's law: in a closed loop as many requests are under way as there are connections. Fewer
-    /// say that the client lost sight of some.
-    fn check_under_way(&self, connections: u32) -> anyhow::Result<()> {
+    /// say that the client lost sight of some. Where a connection had few answers, too much of its
+    /// time lies outside of the seconds that were measured.
+    fn check_under_way(&self, connections: u32, seconds: u32) -> anyhow::Result<()> {
+        let connections = f64::from(connections);
         let under_way = self.requests_per_s * self.mean_us / 1e6;
+        let answers_each = self.requests_per_s * f64::from(seconds) / connections;
         anyhow::ensure!(
-            under_way >= UNDER_WAY_SHARE * f64::from(connections),
+            under_way >= UNDER_WAY_SHARE * connections || answers_each < ANSWERS_EACH_MIN,
             "{under_way:.0} requests were under way on {connections} connections"
         );
         Ok(())
@@ -362,7 +366,7 @@ impl Bench {
             format!("the load failed: {text}{errors}")
         })?;
         if rate == 0.0 {
-            sample.check_under_way(connections)?;
+            sample.check_under_way(connections, self.seconds)?;
         }
         Ok(Sample {
             stolen_ms,
