@@ -166,7 +166,9 @@ impl<B: Backend> Client<B> {
                 );
                 return 0;
             }
-            let _ = write!(self.request, "set {key} 0 0 {len}\r\n{:x<len$}\r\n", "");
+            let _ = write!(self.request, "set {key} 0 0 {len}\r\n");
+            self.request.extend(std::iter::repeat_n('x', len));
+            self.request.push_str("\r\n");
         } else if is_redis {
             let keys = key.len();
             let _ = write!(self.request, "*2\r\n$3\r\nGET\r\n${keys}\r\n{key}\r\n");
