@@ -1,11 +1,11 @@
 //! The part `million`: 1,000,000 connections to one AF_XDP server, on one machine.
 //!
-//! The client keeps 1,000 requests under way in both cases. With 1,000 connections each of them has
-//! one. With 1,000,000 the next request goes to the connection that has waited longest, so that all
-//! connections take part, and nothing of a connection is in a cache when its turn comes. An answer
-//! is then acknowledged by a segment of its own, after 40 ms, where an active connection
-//! acknowledges it with its next request. A further row has 16 requests in a row for each
-//! connection.
+//! The client keeps 1,000 requests under way in all cases. With 1,000 connections each of them has
+//! one. With more the next request goes to the connection that has waited longest, so that all
+//! connections take part. An answer is then acknowledged by a segment of its own, after 40 ms, where
+//! an active connection acknowledges it with its next request: with 20,000 connections as with
+//! 1,000,000. Between those two the difference is that nothing of a connection is in a cache when its
+//! turn comes. A further row has 16 requests in a row for each connection.
 
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
@@ -18,8 +18,10 @@ use super::{Bench, INTERFACE, PORT, Rounds, Row, SERVER, Sample};
 
 /// The few connections with which the many are compared.
 pub(super) const CONTROL: &str = "1,000 connections";
+const SOME: &str = "20,000 connections";
 const MANY: &str = "1,000,000 connections";
 const FEW_CONNECTIONS: u32 = 1_000;
+const SOME_CONNECTIONS: u32 = 20_000;
 const MANY_CONNECTIONS: u32 = 1_000_000;
 const UNDER_WAY: u32 = 1_000;
 /// Addresses of the client. Each has 16,384 ports of its own.
@@ -116,16 +118,17 @@ impl Drop for Client {
 }
 
 impl Bench {
-    /// The rate among 1,000 connections, and among 1,000,000 as soon as they are open and after
-    /// they were held. Only the last round holds them.
+    /// The rate among 1,000 and 20,000 connections, and among 1,000,000 as soon as they are open and
+    /// after they were held. Only the last round holds them.
     pub(super) fn million(&mut self) -> anyhow::Result<()> {
-        let mut rates: [Rounds; 4] = Default::default();
+        let mut rates: [Rounds; 5] = Default::default();
         let mut held = None;
         for round in 1..=self.rounds {
             let hold_s = if round == self.rounds { self.hold_s } else { 0 };
             let few = self.connected(FEW_CONNECTIONS, 0);
+            let some = self.connected(SOME_CONNECTIONS, 0);
             let many = self.connected(MANY_CONNECTIONS, hold_s);
-            for (name, run) in [(CONTROL, &few), (MANY, &many)] {
+            for (name, run) in [(CONTROL, &few), (SOME, &some), (MANY, &many)] {
                 match run {
                     Ok(run) => println!(
                         "{name}: {:.0}/s, in rows {:.0}/s, at the end {:.0}/s; {}",
@@ -139,13 +142,15 @@ impl Bench {
             }
             let many = many.ok();
             rates[0].push(few.ok().map(|run| run.first));
-            rates[1].push(many.as_ref().map(|run| run.first.clone()));
-            rates[2].push(many.as_ref().map(|run| run.rows.clone()));
-            rates[3].push(many.as_ref().map(|run| run.last.clone()));
+            rates[1].push(some.ok().map(|run| run.first));
+            rates[2].push(many.as_ref().map(|run| run.first.clone()));
+            rates[3].push(many.as_ref().map(|run| run.rows.clone()));
+            rates[4].push(many.as_ref().map(|run| run.last.clone()));
             held = many.map(|run| run.held).or(held);
         }
         let names = [
             CONTROL.to_owned(),
+            SOME.to_owned(),
             MANY.to_owned(),
             format!("{MANY}, 16 requests in a row"),
             format!("{MANY}, at the end"),
