@@ -2,10 +2,10 @@
 //!
 //! The client keeps 1,000 requests under way in all cases. With 1,000 connections each of them has
 //! one. With more the next request goes to the connection that has waited longest, so that all
-//! connections take part. An answer is then acknowledged by a segment of its own, after 40 ms, where
-//! an active connection acknowledges it with its next request: with 20,000 connections as with
-//! 1,000,000. Between those two the difference is that nothing of a connection is in a cache when its
-//! turn comes. A further row has 16 requests in a row for each connection.
+//! connections take part. An answer is then acknowledged by a segment of its own, after 40 ms,
+//! where an active connection acknowledges it with its next request: with 20,000 connections as
+//! with 1,000,000. Between those two the difference is that nothing of a connection is in a cache
+//! when its turn comes. A further row has 16 requests in a row for each connection.
 
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
