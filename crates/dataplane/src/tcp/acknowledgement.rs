@@ -10,6 +10,7 @@ use super::wire::segment::Segment;
 
 impl Connection {
     /// The acknowledgement field, SACK and window. False if the segment is to be dropped.
+    #[inline]
     pub(super) fn take_acknowledgement(
         &mut self,
         context: &mut Context,

@@ -27,6 +27,7 @@ pub(crate) struct Arrival<'a> {
 
 impl Arrival<'_> {
     /// Sequence numbers that the segment takes (SEG.LEN).
+    #[inline]
     pub(crate) fn length(&self) -> u32 {
         length32(self.payload.len())
             + u32::from(self.segment.has(SYN))

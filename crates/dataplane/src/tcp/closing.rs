@@ -6,6 +6,7 @@ use crate::api::DeadReason;
 
 impl Connection {
     /// State changes that follow when our FIN is acknowledged. True if the connection is gone.
+    #[inline]
     pub(super) fn finish_acknowledged(&mut self, context: &mut Context) -> bool {
         let is_finished =
             self.flags.has(Flags::FIN_SENT) && self.flight_bytes() == 0 && self.queue.len() == 0;
@@ -40,6 +41,7 @@ impl Connection {
     }
 
     /// The peer sends no more data.
+    #[inline]
     pub(super) fn take_fin(&mut self, context: &mut Context) {
         self.receive_next = self.receive_next.wrapping_add(1);
         self.acknowledge_now(context);

@@ -12,6 +12,7 @@ use super::{Data, Event};
 
 impl Connection {
     /// Data or FIN.
+    #[inline]
     pub(super) fn take_content(&mut self, context: &mut Context, arrival: &Arrival<'_>) {
         let length = length32(arrival.payload.len());
         let end = arrival.segment.sequence.wrapping_add(length);

@@ -11,6 +11,7 @@ use super::wire::length32;
 
 impl Stack {
     /// The place of the connection with these ends.
+    #[inline]
     pub(super) fn find(&self, ends: &Ends) -> Option<u32> {
         let hash = self.secrets.table_hash(ends);
         self.table

@@ -18,10 +18,12 @@ pub(super) enum Tag {
 }
 
 impl Tag {
+    #[inline]
     pub(super) fn encode(self, index: u32) -> u64 {
         (self as u64) << 32 | u64::from(index)
     }
 
+    #[inline]
     pub(super) fn decode(data: u64) -> (Option<Self>, u32) {
         let tags = [
             Self::Accept,

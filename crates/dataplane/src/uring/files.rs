@@ -36,6 +36,7 @@ impl Files {
     }
 
     /// The request for an operation that waits.
+    #[inline]
     pub(super) fn request(&mut self, index: u32) -> Option<squeue::Entry> {
         self.table.get_mut(index as usize)?.as_mut().map(entry)
     }

@@ -12,6 +12,7 @@ use super::{buffers, socket};
 
 impl Uring {
     /// Asks the kernel for what `index` needs next: a receive, a send, a cancellation, or its end.
+    #[inline]
     pub(super) fn settle(&mut self, index: u32) {
         let flow = &mut self.calls.flows[index as usize];
         flow.is_dirty = false;

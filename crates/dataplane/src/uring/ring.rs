@@ -120,6 +120,7 @@ impl Uring {
     }
 
     /// Queues one request for the kernel.
+    #[inline]
     pub(super) fn push(&mut self, entry: squeue::Entry) {
         loop {
             // SAFETY: every entry made in `uring` points to memory that lives until its
@@ -169,12 +170,14 @@ impl Uring {
     }
 
     /// Whether a system call would bring completions.
+    #[inline]
     pub(super) fn has_more(&mut self) -> bool {
         let queue = self.ring.submission();
         queue.taskrun() || queue.cq_overflow()
     }
 
     /// One system call: hands over what is queued and runs what completed.
+    #[inline]
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         self.has_unsubmitted = false;
         let queued = self.ring.submission().len();
