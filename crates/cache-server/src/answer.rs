@@ -4,6 +4,13 @@ use dataplane::{Calls, FlowId};
 
 use crate::counters::{Counters, count};
 use crate::protocol::Digits;
+use crate::store::StoreError;
+
+/// Room that a command's answer needs at most, beside values: `stats` takes more and asks itself.
+pub(crate) const ANSWER_MAX_BYTES: usize = 3 * 1024;
+const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 
 /// Where answers to one flow go.
 pub struct Answers<'a, C: Calls> {
@@ -33,6 +40,16 @@ impl<C: Calls> Answers<'_, C> {
     pub fn has_room(&mut self, len_bytes: usize) -> bool {
         self.calls.send_space_bytes(self.flow) >= len_bytes
     }
+}
+
+/// Says why a value is not stored.
+pub(crate) fn answer_error<C: Calls>(answers: &mut Answers<'_, C>, error: StoreError) {
+    let (counter, answer) = match error {
+        StoreError::TooLarge => (&answers.counters.store_too_large, TOO_LARGE),
+        StoreError::OutOfMemory => (&answers.counters.store_no_memory, OUT_OF_MEMORY),
+    };
+    count(counter, 1);
+    answers.send(answer);
 }
 
 /// A line under construction: at most a key, a few numbers, and words.

@@ -2,11 +2,21 @@
 
 use dataplane::FlowId;
 
-use crate::store::{Mode, Reserved};
+use crate::store::{Mode, PENDING_FREE_BYTES, Reserved};
 
 /// Commands up to this size, with their data block, are kept until they are whole. Larger blocks
 /// are received into the item's own memory.
-pub(crate) const WHOLE_MAX_BYTES: usize = 16 * 1024;
+pub(crate) const WHOLE_MAX_BYTES: usize = PENDING_FREE_BYTES;
+
+/// What became of one step of a connection.
+pub(crate) enum Step {
+    /// So many bytes are done.
+    Done(usize),
+    /// More bytes have to come.
+    Incomplete,
+    /// No room for the answer.
+    Blocked,
+}
 
 /// How a received value is stored.
 #[derive(Debug)]

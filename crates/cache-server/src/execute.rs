@@ -4,33 +4,18 @@ use std::sync::atomic::Ordering;
 
 use dataplane::Calls;
 
-use crate::answer::{Answers, Line};
-use crate::connection::{Commit, Connection, Phase, WHOLE_MAX_BYTES};
+use crate::answer::{ANSWER_MAX_BYTES, Answers, BAD_CHUNK, Line, answer_error};
+use crate::connection::{Commit, Connection, Phase, Step, WHOLE_MAX_BYTES};
 use crate::counters::count;
+use crate::meta_command;
 use crate::protocol::{
     self, GET_LINE_MAX_BYTES, LINE_MAX_BYTES, Malformed, Request, Storage, StoreKind, Words,
 };
-use crate::server::Shared;
-use crate::store::{Counted, Expiry, Mode, StoreError, Stored};
+use crate::shared::Shared;
+use crate::store::{Counted, Expiry, Mode, Stored};
 
-/// Room that a command's answer needs at most, beside values: `stats` takes more and asks itself.
-pub(crate) const ANSWER_MAX_BYTES: usize = 3 * 1024;
 /// Room for `stats`.
 const STATS_MAX_BYTES: usize = 64 * 1024;
-
-pub(crate) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
-
-/// What became of one step.
-pub(crate) enum Step {
-    /// So many bytes are done.
-    Done(usize),
-    /// More bytes have to come.
-    Incomplete,
-    /// No room for the answer.
-    Blocked,
-}
 
 /// Runs all whole commands in `input`, and gives the bytes that are done.
 pub(crate) fn run<C: Calls>(
@@ -110,7 +95,7 @@ fn receive_value<C: Calls>(
     }
     if let Some(line) = &commit.meta_line {
         if let Request::Meta(meta) = protocol::parse(line) {
-            crate::meta_command::commit(shared, &mut store, reserved, &meta, answers);
+            meta_command::commit(shared, &mut store, reserved, &meta, answers);
         } else {
             store.abandon(reserved);
         }
@@ -173,15 +158,7 @@ fn command<C: Calls>(
             return store(shared, connection, answers, &storage, &input[end..], end);
         }
         Request::Meta(meta) => {
-            return crate::meta_command::run(
-                shared,
-                connection,
-                answers,
-                &meta,
-                line,
-                &input[end..],
-                end,
-            );
+            return meta_command::run(shared, connection, answers, &meta, line, &input[end..], end);
         }
         Request::Stats(argument) => {
             if !answers.has_room(STATS_MAX_BYTES) {
@@ -429,15 +406,6 @@ fn store<C: Calls>(
     drop(store);
     answer_stored(answers, stored, compare.is_some(), storage.is_quiet);
     Step::Done(line_bytes + block_bytes)
-}
-
-pub(crate) fn answer_error<C: Calls>(answers: &mut Answers<'_, C>, error: StoreError) {
-    let (counter, answer) = match error {
-        StoreError::TooLarge => (&answers.counters.store_too_large, TOO_LARGE),
-        StoreError::OutOfMemory => (&answers.counters.store_no_memory, OUT_OF_MEMORY),
-    };
-    count(counter, 1);
-    answers.send(answer);
 }
 
 fn answer_stored<C: Calls>(

@@ -16,3 +16,4 @@ pub mod store;
 mod connection;
 mod execute;
 mod meta_command;
+mod shared;

@@ -2,12 +2,11 @@
 
 use dataplane::Calls;
 
-use crate::answer::{Answers, Line};
-use crate::connection::{Commit, Connection, Phase, WHOLE_MAX_BYTES};
+use crate::answer::{ANSWER_MAX_BYTES, Answers, BAD_CHUNK, Line, answer_error};
+use crate::connection::{Commit, Connection, Phase, Step, WHOLE_MAX_BYTES};
 use crate::counters::count;
-use crate::execute::{ANSWER_MAX_BYTES, BAD_CHUNK, Step, answer_error};
 use crate::protocol::{self, Meta, MetaKind, Words};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::store::{Counted, Item, KEY_MAX_BYTES, Mode, Reserved, Store, StoreError, Stored};
 
 pub(crate) fn run<C: Calls>(

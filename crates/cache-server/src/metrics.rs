@@ -6,10 +6,8 @@ use std::sync::atomic::Ordering;
 use dataplane::histogram::Snapshot;
 use dataplane::shard::ShardStats;
 
-use crate::server::Shared;
-
-/// The memcached whose protocol is served, and which clients take this server for.
-pub const VERSION: &str = concat!("1.6.18-slackline-", env!("CARGO_PKG_VERSION"));
+use crate::shared::Shared;
+pub use crate::shared::VERSION;
 
 fn merged(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> Snapshot) -> Snapshot {
     let mut all = Snapshot::default();

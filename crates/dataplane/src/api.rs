@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::file::{FileAction, FileBuffer, FileOperation};
+pub use crate::time::Time;
 use crate::timers::Timers;
 
 /// One connection of one shard. The index is dense, so an application may keep its state in a
@@ -19,33 +20,6 @@ pub struct FlowId {
 /// Position of a listening socket in the backend's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub u16);
-
-/// Nanoseconds of the monotonic clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(pub u64);
-
-impl Time {
-    /// The monotonic clock now.
-    pub fn now() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-        let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
-        Self(seconds * 1_000_000_000 + nanoseconds)
-    }
-
-    /// Nanoseconds since `earlier`, or 0 if `earlier` is later.
-    pub fn since_ns(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-
-    /// The time that is `duration` later.
-    pub fn after(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
 
 /// Why a flow is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -46,6 +46,7 @@ mod prefetch;
 pub mod sandbox;
 pub mod shard;
 pub mod tcp;
+mod time;
 pub mod timers;
 pub mod uring;
 pub mod xdp;

@@ -50,109 +50,117 @@ impl Page {
     }
 }
 
+/// How a figure is read.
+type Pick = fn(&ShardStats) -> u64;
+
+/// Figures of a shard: name, kind, help.
+const FIGURES: [(&str, &str, &str, Pick); 12] = [
+    (
+        "batch_bound",
+        "gauge",
+        "Largest number of requests in one turn of the loop.",
+        |s| s.bound.load(Ordering::Relaxed),
+    ),
+    (
+        "full_turns_total",
+        "counter",
+        "Turns of the loop that reached batch_bound.",
+        |s| s.full_turns.load(Ordering::Relaxed),
+    ),
+    (
+        "busy_ns_total",
+        "counter",
+        "Time with work, in nanoseconds.",
+        |s| s.busy_ns.load(Ordering::Relaxed),
+    ),
+    (
+        "spin_ns_total",
+        "counter",
+        "Time spent spinning, in nanoseconds.",
+        |s| s.spin_ns.load(Ordering::Relaxed),
+    ),
+    ("sleeps_total", "counter", "Sleeps in the kernel.", |s| {
+        s.sleeps.load(Ordering::Relaxed)
+    }),
+    (
+        "spin_limit_ns",
+        "gauge",
+        "Longest time that the shard spins before it sleeps, in nanoseconds.",
+        |s| s.spin_limit_ns.load(Ordering::Relaxed),
+    ),
+    (
+        "wake_ns",
+        "gauge",
+        "Time that a wake-up from a sleep takes, in nanoseconds.",
+        |s| s.wake_ns.load(Ordering::Relaxed),
+    ),
+    (
+        "flows",
+        "gauge",
+        "Connections that this shard serves.",
+        |s| s.flows.load(Ordering::Relaxed),
+    ),
+    (
+        "flows_arrived_total",
+        "counter",
+        "Connections that came from other shards.",
+        |s| s.arrived.load(Ordering::Relaxed),
+    ),
+    (
+        "flows_departed_total",
+        "counter",
+        "Connections that went to other shards.",
+        |s| s.departed.load(Ordering::Relaxed),
+    ),
+    (
+        "handed_over_total",
+        "counter",
+        "New connections and frames that came here and were handed over to the shard they belong to.",
+        |s| s.handed_over.load(Ordering::Relaxed),
+    ),
+    (
+        "refused_total",
+        "counter",
+        "New connections and frames of other shards that found no room here and were lost.",
+        |s| s.refused.load(Ordering::Relaxed),
+    ),
+];
+
+/// How a histogram is read.
+type Histogram = fn(&ShardStats) -> Snapshot;
+
+/// Histograms of a shard: name, help, and the binary logarithm of the last limit.
+const HISTOGRAMS: [(&str, &str, Histogram, u32); 3] = [
+    (
+        "batch_events",
+        "Events in one turn of the loop.",
+        |s| s.batch_events.snapshot(),
+        7,
+    ),
+    (
+        "service_ns",
+        "Time to work on one event, in nanoseconds.",
+        |s| s.service_ns.snapshot(),
+        24,
+    ),
+    (
+        "sojourn_ns",
+        "Time from the arrival of a request to its answer, in nanoseconds.",
+        |s| s.sojourn_ns.snapshot(),
+        30,
+    ),
+];
+
 /// Adds the figures of all shards to a page of Prometheus' text format.
 pub fn shards(page: &mut String, shards: &[ShardStats]) {
-    type Pick = fn(&ShardStats) -> u64;
-    let each: [(&str, &str, &str, Pick); 12] = [
-        (
-            "batch_bound",
-            "gauge",
-            "Largest number of requests in one turn of the loop.",
-            |s| s.bound.load(Ordering::Relaxed),
-        ),
-        (
-            "full_turns_total",
-            "counter",
-            "Turns of the loop that reached batch_bound.",
-            |s| s.full_turns.load(Ordering::Relaxed),
-        ),
-        (
-            "busy_ns_total",
-            "counter",
-            "Time with work, in nanoseconds.",
-            |s| s.busy_ns.load(Ordering::Relaxed),
-        ),
-        (
-            "spin_ns_total",
-            "counter",
-            "Time spent spinning, in nanoseconds.",
-            |s| s.spin_ns.load(Ordering::Relaxed),
-        ),
-        ("sleeps_total", "counter", "Sleeps in the kernel.", |s| {
-            s.sleeps.load(Ordering::Relaxed)
-        }),
-        (
-            "spin_limit_ns",
-            "gauge",
-            "Longest time that the shard spins before it sleeps, in nanoseconds.",
-            |s| s.spin_limit_ns.load(Ordering::Relaxed),
-        ),
-        (
-            "wake_ns",
-            "gauge",
-            "Time that a wake-up from a sleep takes, in nanoseconds.",
-            |s| s.wake_ns.load(Ordering::Relaxed),
-        ),
-        (
-            "flows",
-            "gauge",
-            "Connections that this shard serves.",
-            |s| s.flows.load(Ordering::Relaxed),
-        ),
-        (
-            "flows_arrived_total",
-            "counter",
-            "Connections that came from other shards.",
-            |s| s.arrived.load(Ordering::Relaxed),
-        ),
-        (
-            "flows_departed_total",
-            "counter",
-            "Connections that went to other shards.",
-            |s| s.departed.load(Ordering::Relaxed),
-        ),
-        (
-            "handed_over_total",
-            "counter",
-            "New connections and frames that came here and were handed over to the shard they belong to.",
-            |s| s.handed_over.load(Ordering::Relaxed),
-        ),
-        (
-            "refused_total",
-            "counter",
-            "New connections and frames of other shards that found no room here and were lost.",
-            |s| s.refused.load(Ordering::Relaxed),
-        ),
-    ];
-    for (name, kind, help, pick) in each {
+    for (name, kind, help, pick) in FIGURES {
         let name = format!("slackline_shard_{name}");
         let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         for (shard, stats) in shards.iter().enumerate() {
             let _ = writeln!(page, "{name}{{shard=\"{shard}\"}} {}", pick(stats));
         }
     }
-    type Histogram = fn(&ShardStats) -> Snapshot;
-    let histograms: [(&str, &str, Histogram, u32); 3] = [
-        (
-            "batch_events",
-            "Events in one turn of the loop.",
-            |s| s.batch_events.snapshot(),
-            7,
-        ),
-        (
-            "service_ns",
-            "Time to work on one event, in nanoseconds.",
-            |s| s.service_ns.snapshot(),
-            24,
-        ),
-        (
-            "sojourn_ns",
-            "Time from the arrival of a request to its answer, in nanoseconds.",
-            |s| s.sojourn_ns.snapshot(),
-            30,
-        ),
-    ];
-    for (name, help, pick, doublings) in histograms {
+    for (name, help, pick, doublings) in HISTOGRAMS {
         let name = format!("slackline_shard_{name}");
         let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
         for (shard, stats) in shards.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::api::Time;
+use crate::time::Time;
 
 /// Pending timers.
 #[derive(Debug, Default)]

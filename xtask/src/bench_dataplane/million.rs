@@ -11,10 +11,11 @@ use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::servers::Server;
-use super::{Bench, INTERFACE, PORT, Rounds, Row, SERVER, Sample};
+use super::measure::Bench;
+use super::row::{Held, Rounds, Row, Sample};
+use super::servers::{INTERFACE, PORT, SERVER, Server};
 
 /// The few connections with which the many are compared.
 pub(super) const CONTROL: &str = "1,000 connections";
@@ -29,43 +30,6 @@ const SOURCES: u32 = 80;
 /// Silence after which either side sends a keep-alive probe, in seconds. Both sides probe several
 /// times while the connections are held.
 const KEEP_ALIVE_S: u32 = 60;
-
-/// What holding the connections came to.
-#[derive(Debug, Clone, Deserialize, Serialize)]
-pub(super) struct Held {
-    /// Connections that were opened.
-    connections: u64,
-    /// What opening them took, in seconds.
-    opened_s: f64,
-    /// How long they were held, in seconds.
-    held_s: f64,
-    /// Connections that ended meanwhile.
-    lost: u64,
-    /// Connections that answered a last request, each of them once.
-    answered: u64,
-    /// Most memory of the server while it had all connections, less that before the first one, in
-    /// bytes for each connection.
-    server_bytes_each: f64,
-    /// The same of the client.
-    client_bytes_each: f64,
-}
-
-impl std::fmt::Display for Held {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} connections, opened in {:.1} s and held for {:.0} s; {} lost; {} answered a last \
-             request; memory of each: server {:.0} bytes, client {:.0} bytes",
-            self.connections,
-            self.opened_s,
-            self.held_s,
-            self.lost,
-            self.answered,
-            self.server_bytes_each,
-            self.client_bytes_each
-        )
-    }
-}
 
 /// A line of the client, at the end of each of its stages.
 #[derive(Debug, Deserialize)]

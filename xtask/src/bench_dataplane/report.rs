@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Sample};
+use super::row::{Row, Sample};
 
 /// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 const T_95: [f64; 10] = [

@@ -9,9 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::{CLIENT, INTERFACE, PORT, SERVER};
 use crate::bench::ip;
 
+pub(super) const PORT: u16 = 17_311;
+/// Where all servers listen, in a namespace of their own.
+pub(super) const SERVER: &str = "10.77.0.2";
+const CLIENT: &str = "10.77.0.1";
+/// The veth's name, on both sides.
+pub(super) const INTERFACE: &str = "bench0";
 /// How long the last server's port may stay in use: the kernel closes the sockets of an io_uring,
 /// and 10,000 connections, a moment after their process has ended.
 const FREE_WITHIN: Duration = Duration::from_secs(20);

@@ -1,8 +1,6 @@
 //! The TCP stack in a process of its own: the application's part of the start, and the stack's.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +18,10 @@ use dataplane::xdp::XdpBackend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{LaunchError, Network, Notice, Options, SEND_QUEUE_BYTES, Server, XdpQueues, shards};
+use super::error::LaunchError;
+use super::options::{Isolation, Network, Options, SEND_QUEUE_BYTES, shards};
+use super::queues::XdpQueues;
+use super::server::{Notice, Server};
 use crate::settings::Settings;
 
 /// How often the stack's process looks whether the application has ended.
@@ -28,17 +29,6 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How long the stacks may take to reset their connections.
 const END_MAX: Duration = Duration::from_secs(1);
-
-/// How the process of the TCP stack is started, and where it runs.
-#[derive(Debug, Clone)]
-pub struct Isolation {
-    /// The program. It has to call [`serve_stack`] with the same options.
-    pub program: PathBuf,
-    /// The program's arguments.
-    pub arguments: Vec<OsString>,
-    /// CPUs of the stacks, one for each of [`Options::cores`]. Empty: any CPU.
-    pub stack_cores: Vec<usize>,
-}
 
 /// What one process may ask of the other.
 fn limits(options: &Options) -> Limits {

@@ -1,69 +1,8 @@
 //! Meta commands: `mg`, `ms`, `md`, `ma`, `me`, as memcached 1.6's protocol.txt describes them.
 
-use super::{Malformed, Request, Words, number};
-
-/// Which meta command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetaKind {
-    /// `mg`
-    Get,
-    /// `ms`, with the length of its data block.
-    Set(usize),
-    /// `md`
-    Delete,
-    /// `ma`
-    Arithmetic,
-    /// `me`
-    Debug,
-}
-
-/// A meta command. `F` is what holds a key and flags: a slice of the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meta<'a> {
-    /// Which command.
-    pub kind: MetaKind,
-    /// The key as the client wrote it.
-    pub key: &'a [u8],
-    /// The flags as the client wrote them, in order, for an answer that repeats some.
-    pub words: &'a [u8],
-    /// What the flags say.
-    pub flags: Flags,
-}
-
-/// What flags say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Flags {
-    /// `b`: the key is base64.
-    pub is_base64: bool,
-    /// `q`: no answer to what is usual.
-    pub is_quiet: bool,
-    /// `u`: the look counts as no access.
-    pub is_no_access: bool,
-    /// `v`: the value is wanted.
-    pub wants_value: bool,
-    /// `C`: compare this CAS.
-    pub compare: Option<u64>,
-    /// `E`: the CAS that the item gets.
-    pub explicit: Option<u64>,
-    /// `F`: the client's flags.
-    pub client_flags: u32,
-    /// `T`: the new expiry time.
-    pub expiry: Option<i64>,
-    /// `N`: make a missing item, with this expiry time.
-    pub vivify: Option<i64>,
-    /// `R`: the client fetches anew if fewer seconds are left.
-    pub recache: Option<i64>,
-    /// `I`: invalidate; of `ms`: store even if the CAS is older, and mark the item stale.
-    pub invalidate: bool,
-    /// `x`: remove the value, keep the item.
-    pub empty_value: bool,
-    /// `J`: the number with which `ma` begins a missing item.
-    pub initial: u64,
-    /// `D`: by how much `ma` counts.
-    pub delta: u64,
-    /// `M`: the mode, in upper case.
-    pub mode: Option<u8>,
-}
+use super::number::{number, signed};
+use super::request::{Flags, Malformed, Meta, MetaKind, Request};
+use super::words::{Words, check_key};
 
 fn read_flags(kind: MetaKind, words: Words<'_>) -> Result<Flags, Malformed> {
     let mut flags = Flags {
@@ -83,7 +22,7 @@ fn read_flags(kind: MetaKind, words: Words<'_>) -> Result<Flags, Malformed> {
         }
         seen[slot] |= bit;
         let unsigned = || number(token).ok_or(Malformed::BadFlags);
-        let time = || super::signed(token).ok_or(Malformed::BadFlags);
+        let time = || signed(token).ok_or(Malformed::BadFlags);
         match letter {
             b'b' => flags.is_base64 = true,
             b'q' => flags.is_quiet = true,
@@ -122,7 +61,7 @@ fn read_flags(kind: MetaKind, words: Words<'_>) -> Result<Flags, Malformed> {
 
 pub(super) fn parse(kind: MetaKind, mut words: Words<'_>) -> Result<Request<'_>, Malformed> {
     let key = words.next().ok_or(Malformed::BadFormat)?;
-    let key = super::check_key(key)?;
+    let key = check_key(key)?;
     let flags = read_flags(kind, words.clone())?;
     if flags.is_base64 && decode_key(key, &mut [0; crate::store::KEY_MAX_BYTES]).is_none() {
         return Err(Malformed::BadFormat);
@@ -145,7 +84,7 @@ pub(super) fn parse_set(mut words: Words<'_>) -> Request<'_> {
         return Request::Malformed(Malformed::BadLength, None);
     };
     let kind = MetaKind::Set(len);
-    let parsed = super::check_key(key).and_then(|key| {
+    let parsed = check_key(key).and_then(|key| {
         let flags = read_flags(kind, words.clone())?;
         let is_bad =
             flags.is_base64 && decode_key(key, &mut [0; crate::store::KEY_MAX_BYTES]).is_none();

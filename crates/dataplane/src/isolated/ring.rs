@@ -11,8 +11,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::Violation;
 use super::memory::Place;
+use super::violation::Violation;
 use crate::api::FlowId;
 
 /// Bytes of a record's payload at most.

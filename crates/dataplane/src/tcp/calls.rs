@@ -3,10 +3,27 @@
 use super::buffer::index;
 use super::connection::{Connection, Flags, State};
 use super::secrets::Ends;
-use super::stack::{ConnectError, Stack};
+use super::stack::{EPHEMERAL_FIRST, Stack};
 use super::wire::Ip;
 use super::wire::length32;
 use crate::api::FlowId;
+
+/// Why a connection cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No address of this stack has the peer's family.
+    #[error("no local address for that family")]
+    NoAddress,
+    /// No queue of the interface leads to this stack.
+    #[error("no queue of the interface leads to this shard")]
+    NoQueue,
+    /// The table of connections, or of neighbours, is full.
+    #[error("the table of connections is full")]
+    Full,
+    /// All ports, or the chosen one, are in use with that peer.
+    #[error("the port is in use")]
+    PortInUse,
+}
 
 impl Stack {
     fn get(&self, flow: FlowId) -> Option<&Connection> {
@@ -87,12 +104,9 @@ impl Stack {
 
     /// A port of the dynamic range that is not in use with that peer (RFC 6056 §3.3.1).
     fn free_port(&mut self, mut ends: Ends) -> Result<u16, ConnectError> {
-        for _ in super::stack::EPHEMERAL_FIRST..=u16::MAX {
+        for _ in EPHEMERAL_FIRST..=u16::MAX {
             ends.local_port = self.next_port;
-            self.next_port = self
-                .next_port
-                .checked_add(1)
-                .unwrap_or(super::stack::EPHEMERAL_FIRST);
+            self.next_port = self.next_port.checked_add(1).unwrap_or(EPHEMERAL_FIRST);
             if self.find(&ends).is_none() && !self.is_elsewhere(&ends) {
                 return Ok(ends.local_port);
             }

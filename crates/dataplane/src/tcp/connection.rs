@@ -17,6 +17,13 @@ use super::timers::Wheel;
 use super::wire::segment::TIMESTAMPS_BYTES;
 use crate::api::{DeadReason, FlowId};
 
+/// Challenge acknowledgements of one connection are this far apart at least (RFC 5961 §7). The
+/// bound is a connection's own, so that nobody can learn of other connections by using it up.
+const CHALLENGE_INTERVAL_MS: u32 = 500;
+
+/// As the kernel reports a connection that the peer refuses.
+pub(crate) const REFUSED: DeadReason = DeadReason::Os(libc::ECONNREFUSED);
+
 /// States of RFC 9293 §3.3.2. `Free` is a place that no connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -344,6 +351,16 @@ impl Connection {
     pub(crate) fn acknowledge_now(&mut self, context: &mut Context) {
         self.flags.set(Flags::ACK_NOW);
         self.list(context);
+    }
+
+    /// Answers what cannot be right by an acknowledgement, now and then only (RFC 5961 §3).
+    pub(crate) fn challenge(&mut self, context: &mut Context) {
+        let waited_ms = context.now_ms.wrapping_sub(self.challenged_ms);
+        if waited_ms >= CHALLENGE_INTERVAL_MS {
+            self.challenged_ms = context.now_ms;
+            context.counters.challenges += 1;
+            self.acknowledge_now(context);
+        }
     }
 
     /// Starts the retransmission timer anew.

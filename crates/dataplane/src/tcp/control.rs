@@ -1,8 +1,7 @@
 //! What is not TCP: ARP, neighbour discovery, echo, and ICMP errors.
 
-use super::connection::{Connection, Context, Flags, State};
-use super::input::REFUSED;
-use super::output::{FrameSink, mss_of_path};
+use super::connection::{Connection, Context, Flags, REFUSED, State};
+use super::frames::{FrameSink, mss_of_path};
 use super::secrets::Ends;
 use super::sequence::within;
 use super::wire::arp::{self, Operation};

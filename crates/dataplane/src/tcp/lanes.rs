@@ -9,11 +9,6 @@
 
 use std::collections::VecDeque;
 
-use super::buffer::index;
-use super::connection::{Flags, State};
-use super::expect::FETCHED_AHEAD;
-use super::stack::{EXPIRED_MAX, Stack};
-
 /// What a lane is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Soon {
@@ -99,28 +94,6 @@ impl Lanes {
     pub(crate) fn memory_bytes(&self) -> usize {
         let capacity = |lane: &Lane| lane.waiting.capacity() * size_of::<(u32, u32)>();
         self.lanes.iter().map(capacity).sum()
-    }
-}
-
-impl Stack {
-    /// Serves timers in lanes that are due.
-    pub(super) fn expire_lanes(&mut self, now_ms: u32) {
-        for soon in Soon::ALL {
-            for _ in 0..EXPIRED_MAX {
-                let Some(slot) = self.context.lanes.expire(soon, now_ms) else {
-                    break;
-                };
-                self.expect_expired(self.context.lanes.later(soon, FETCHED_AHEAD));
-                let Some(connection) = self.connections.get_mut(index(slot)) else {
-                    continue;
-                };
-                // The timer may be of an earlier connection: then this one looks once too often.
-                connection.flags.clear(Flags::of_lane(soon));
-                if connection.state != State::Free && connection.expire(&mut self.context) {
-                    self.remove(slot);
-                }
-            }
-        }
     }
 }
 

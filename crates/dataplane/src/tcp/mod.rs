@@ -7,50 +7,66 @@
 //! | file | subject | specification |
 //! |---|---|---|
 //! | `wire/` | headers, parsed and written | RFC 791, 8200, 826, 792, 4443, 4861, 9293 |
-//! | `stack` | demultiplexing, listeners, SYN cookies | RFC 9293, 4987 |
-//! | `input` | a segment arrives | RFC 9293, 5961, 7323 |
-//! | `output` | what is sent, and when | RFC 9293, 6675, 3042 |
+//! | `connection`, `stack` | what a connection and a stack have | RFC 9293 |
+//! | `receive`, `table` | a frame arrives; whose it is | RFC 9293 |
+//! | `listen` | listening ports, SYN cookies | RFC 9293, 4987 |
+//! | `input`, `arrival` | a segment arrives at a connection | RFC 9293, 5961, 7323 |
+//! | `handshake`, `acknowledgement`, `payload`, `closing` | what the parts of a segment do | RFC 9293, 6675, 5681 |
+//! | `output`, `flush`, `frames` | what is sent, when, and how | RFC 9293, 6675, 3042 |
 //! | `timers`, `lanes` | long timers, and those that nearly every request has | – |
-//! | `timeouts` | timers go off | RFC 6298, 9293 |
+//! | `expiry`, `timeouts` | timers go off | RFC 6298, 9293 |
 //! | `recovery`, `congestion`, `rtt` | what is lost, how much may be in flight | RFC 6675, 6582, 5681, 6298 |
 //! | `control`, `neighbours` | ARP, NDP, ICMP, path MTU | RFC 826, 4861, 1191, 8201, 5927 |
 //! | `expect` | connections are fetched from memory before their turn | – |
-//! | `directory`, `moves` | several stacks on one interface | – |
+//! | `directory`, `sharing`, `moves` | several stacks on one interface | – |
 //! | `secrets` | sequence numbers and cookies | RFC 6528, 4987 |
 //!
 //! Left out on purpose: IP fragments (dropped), urgent data (taken as ordinary data), ECN.
 
+mod acknowledgement;
+mod arrival;
 mod buffer;
 mod calls;
+mod closing;
 mod config;
 mod congestion;
 mod connection;
 mod control;
 mod directory;
 mod expect;
+mod expiry;
+mod flush;
+mod frames;
+mod handshake;
 mod input;
 mod lanes;
+mod listen;
 mod moves;
 mod neighbours;
 mod output;
+mod payload;
 mod reassembly;
+mod receive;
 mod recovery;
 mod rtt;
 mod secrets;
 mod sequence;
+mod sharing;
 mod stack;
+mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
 mod timers;
 pub mod wire;
 
+pub use calls::ConnectError;
 pub use config::{ChecksumPolicy, Config, Counters, KeepAlive};
 pub use directory::{Directory, GROUPS_MAX};
+pub use frames::FrameSink;
 pub use moves::Moved;
-pub use output::FrameSink;
 pub use secrets::Ends;
-pub use stack::{ConnectError, Stack};
+pub use stack::Stack;
 
 use crate::api::{DeadReason, FlowId};
 

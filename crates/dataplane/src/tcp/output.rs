@@ -1,23 +1,14 @@
 //! A connection sends: what, how much of it, and when (RFC 9293 §3.8, RFC 6675).
 
 use super::connection::{Connection, Context, Flags, State};
-use super::input::low32;
+use super::control;
+use super::frames::{FrameSink, emit_segment, own_mss};
 use super::neighbours::Route;
 use super::recovery::Phase;
-use super::sequence::{before, distance};
-use super::wire::ethernet::{self, Mac};
+use super::sequence::{before, distance, later, low32};
+use super::wire::ethernet::Mac;
 use super::wire::segment::{ACK, FIN, HEADER_BYTES, Options, PSH, RST, SYN, Segment};
-use super::wire::{Ip, ip, length32, segment};
-
-/// Where frames go.
-pub trait FrameSink {
-    /// A place for a frame of up to `length` bytes. `None` if there is none at the moment: the
-    /// stack tries again with its next flush.
-    fn frame(&mut self, length: usize) -> Option<&mut [u8]>;
-
-    /// Sends the first `length` bytes of the place that [`FrameSink::frame`] gave last.
-    fn send(&mut self, length: usize);
-}
+use super::wire::{length32, segment};
 
 /// What a connection's turn to send has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +203,7 @@ impl Connection {
                 // The last segment carries a FIN that the application asked for after the segment
                 // was first sent. The peer acknowledges the FIN, so SND.NXT has to cover the FIN.
                 // Linux does the same in `tcp_send_fin`.
-                self.next = super::sequence::later(self.next, end);
+                self.next = later(self.next, end);
             } else {
                 self.next = end;
                 self.flags.clear(Flags::SMALL_DUE);
@@ -417,7 +408,7 @@ impl Connection {
     /// Asks a neighbour that has been silent whether it still has its address.
     fn ask_neighbour<S: FrameSink>(&self, context: &mut Context, sink: &mut S, mac: Mac) {
         if let Some(next_hop) = context.neighbours.ip(self.neighbour) {
-            super::control::ask(context, sink, &self.ends.local, &next_hop, Some(mac));
+            control::ask(context, sink, &self.ends.local, &next_hop, Some(mac));
         }
     }
 }
@@ -433,64 +424,4 @@ fn scaled_window(next: u32, edge: u32, scale: u8) -> (u16, u32) {
 
 fn window16(units: u32) -> u16 {
     u16::try_from(units).unwrap_or(u16::MAX)
-}
-
-/// The segment size to tell a peer: what the MTU leaves.
-pub(crate) fn own_mss(context: &Context, remote: &Ip) -> u16 {
-    let headers = super::wire::length16(ip::header_bytes(remote) + HEADER_BYTES);
-    context.config.mtu_bytes.saturating_sub(headers)
-}
-
-/// Writes a whole frame. False if the sink is full.
-pub(crate) fn emit_segment<S: FrameSink>(
-    context: &mut Context,
-    sink: &mut S,
-    mac: Mac,
-    local: &Ip,
-    remote: &Ip,
-    segment: &Segment,
-    payload: (&[u8], &[u8]),
-) -> bool {
-    let tcp_bytes = segment.bytes() + payload.0.len() + payload.1.len();
-    let ip_bytes = ip::header_bytes(remote);
-    let length = ethernet::HEADER_BYTES + ip_bytes + tcp_bytes;
-    let Some(frame) = sink.frame(length) else {
-        return false;
-    };
-    let Some(frame) = frame.get_mut(..length) else {
-        return false;
-    };
-    ethernet::Header {
-        destination: mac,
-        source: context.config.mac,
-        ethertype: if remote.is_v4() {
-            ethernet::IPV4
-        } else {
-            ethernet::IPV6
-        },
-    }
-    .write(frame);
-    let packet = &mut frame[ethernet::HEADER_BYTES..];
-    ip::write(packet, local, remote, ip::TCP, tcp_bytes);
-    let tcp = &mut packet[ip_bytes..];
-    let Some(header_bytes) = segment.write(tcp) else {
-        return false;
-    };
-    let data = &mut tcp[header_bytes..];
-    let (first, second) = data.split_at_mut(payload.0.len());
-    first.copy_from_slice(payload.0);
-    second.copy_from_slice(payload.1);
-    segment::fill_checksum(local, remote, tcp);
-    sink.send(length);
-    context.counters.frames_sent += 1;
-    true
-}
-
-/// The smaller of a connection's segment size and what a path takes.
-pub(crate) fn mss_of_path(remote: &Ip, mtu_bytes: u32) -> u16 {
-    let headers = length32(ip::header_bytes(remote) + HEADER_BYTES);
-    // RFC 1191 §3 and RFC 8200 §5: no path is narrower. Linux takes 552 for IPv4.
-    let floor = if remote.is_v4() { 552 } else { 1280 };
-    let mss = mtu_bytes.max(floor) - headers;
-    u16::try_from(mss).unwrap_or(u16::MAX)
 }

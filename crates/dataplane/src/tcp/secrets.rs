@@ -5,6 +5,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use super::sequence::low32;
 use super::wire::Ip;
 
 /// Seconds for which a cookie's counter stands. A cookie lives for one to two of these.
@@ -130,10 +131,6 @@ fn fold(a: u64, b: u64) -> u64 {
 
 const fn low64(value: u128) -> u64 {
     (value & 0xffff_ffff_ffff_ffff) as u64
-}
-
-const fn low32(value: u64) -> u32 {
-    (value & 0xffff_ffff) as u32
 }
 
 #[cfg(test)]

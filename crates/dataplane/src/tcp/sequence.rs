@@ -35,6 +35,12 @@ pub(crate) const fn distance(start: u32, end: u32) -> u32 {
     }
 }
 
+/// The low half of a time or a hash. Times in connections wrap after 71 minutes, and no round trip
+/// lasts that long.
+pub(crate) const fn low32(value: u64) -> u32 {
+    (value & 0xffff_ffff) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! A connection's timer goes off (RFC 6298 §5, RFC 9293 §3.8.4 and §3.8.6.1).
 
 use super::connection::{Connection, Context, Flags, State};
-use super::output::mss_of_path;
+use super::frames::mss_of_path;
 use super::recovery::Recovery;
 use super::sequence::at_most;
 use crate::api::DeadReason;

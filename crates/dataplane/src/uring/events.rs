@@ -4,64 +4,13 @@ use std::os::fd::AsFd as _;
 
 use io_uring::cqueue;
 
+use super::completion::{Pending, Tag};
 use super::flows::{Lent, Local, Receive, State, UringCalls};
-use super::{ACCEPT_PAUSE, Uring, UringTransfer, socket};
+use super::ring::{ACCEPT_PAUSE, Uring, UringTransfer};
+use super::socket;
 use crate::api::{DeadReason, Event, FlowId, ListenerId, Time};
+use crate::file::FileOperation;
 use crate::groups::group_of;
-
-/// What a completion belongs to: the upper half of its user data. The lower half is an index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Tag {
-    Accept = 1,
-    Receive,
-    Send,
-    Connect,
-    Wake,
-    Ignored,
-    File,
-    ReceiveLent,
-}
-
-impl Tag {
-    pub(super) fn encode(self, index: u32) -> u64 {
-        (self as u64) << 32 | u64::from(index)
-    }
-
-    fn decode(data: u64) -> (Option<Self>, u32) {
-        let tags = [
-            Self::Accept,
-            Self::Receive,
-            Self::Send,
-            Self::Connect,
-            Self::Wake,
-            Self::Ignored,
-            Self::File,
-            Self::ReceiveLent,
-        ];
-        let tag = tags.into_iter().find(|&tag| tag as u64 == data >> 32);
-        (tag, u32::try_from(data & 0xffff_ffff).unwrap_or(0))
-    }
-}
-
-/// An event that waits for [`crate::Backend::deliver`].
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Pending {
-    Received {
-        flow: FlowId,
-        buffer: u16,
-        len_bytes: usize,
-    },
-    /// Bytes arrived in lent memory.
-    Filled(FlowId),
-    Connected(FlowId),
-    PeerFinished(FlowId),
-    Local(Local),
-    File {
-        index: u32,
-        result: i32,
-    },
-}
 
 impl UringCalls {
     /// Queues [`Local::Room`] for flows that waited for room and have it.
@@ -131,6 +80,32 @@ impl UringCalls {
         }
     }
 
+    /// Tells the application that an operation on a file has ended.
+    pub(super) fn file_ended(
+        &mut self,
+        index: u32,
+        result: i32,
+        handler: &mut impl FnMut(Event<'_>, &mut Self),
+    ) {
+        let Some(operation) = self.files.finish(index) else {
+            return;
+        };
+        let FileOperation {
+            token,
+            action,
+            buffer,
+            ..
+        } = operation;
+        let result = usize::try_from(result).map_err(|_| -result);
+        let event = Event::File {
+            token,
+            action,
+            result,
+            buffer,
+        };
+        handler(event, self);
+    }
+
     /// A flow whose application holds more than the window stops receiving at the next flush.
     pub(super) fn mark_if_over_window(&mut self, flow: FlowId) {
         let window = self.bounds.receive_window_bytes;
@@ -160,7 +135,10 @@ impl Uring {
                 Some(Tag::ReceiveLent) => self.on_receive_lent(index, entry.result()),
                 Some(Tag::Send) => self.on_send(index, entry.result(), entry.flags()),
                 Some(Tag::Accept) => self.on_accept(index, entry.result(), entry.flags()),
-                Some(Tag::File) => self.on_file(index, entry.result()),
+                Some(Tag::File) => {
+                    let result = entry.result();
+                    self.pending.push(Pending::File { index, result });
+                }
                 Some(Tag::Connect) => self.on_connect(index, entry.result()),
                 Some(Tag::Wake | Tag::Ignored) | None => {}
             }

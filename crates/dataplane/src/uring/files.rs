@@ -5,10 +5,6 @@ use std::os::fd::AsRawFd as _;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
-use super::Uring;
-use super::events::{Pending, Tag};
-use super::flows::UringCalls;
-use crate::api::Event;
 use crate::file::{FileAction, FileOperation};
 
 /// Operations on files that a shard has under way at most.
@@ -17,7 +13,8 @@ const OPERATIONS_MAX: usize = 16_384;
 /// The operations that the kernel knows, and those that it will know after the next flush.
 #[derive(Default)]
 pub(super) struct Files {
-    queued: Vec<u32>,
+    /// Operations that go to the kernel with the next flush.
+    pub(super) queued: Vec<u32>,
     table: Vec<Option<FileOperation>>,
     free: Vec<u32>,
 }
@@ -38,7 +35,14 @@ impl Files {
         Ok(())
     }
 
-    fn finish(&mut self, index: u32) -> Option<FileOperation> {
+    /// The request for an operation that waits.
+    #[inline]
+    pub(super) fn request(&mut self, index: u32) -> Option<squeue::Entry> {
+        self.table.get_mut(index as usize)?.as_mut().map(entry)
+    }
+
+    /// Takes an operation that has ended.
+    pub(super) fn finish(&mut self, index: u32) -> Option<FileOperation> {
         let operation = self.table.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(operation)
@@ -83,50 +87,4 @@ fn entry(operation: &mut FileOperation) -> squeue::Entry {
                 .build()
         }
     }
-}
-
-impl Uring {
-    /// Hands queued operations to the kernel.
-    pub(super) fn start_files(&mut self) {
-        let mut queued = std::mem::take(&mut self.calls.files.queued);
-        for index in queued.drain(..) {
-            if let Some(operation) = &mut self.calls.files.table[index as usize] {
-                let entry = entry(operation).user_data(Tag::File.encode(index));
-                self.push(entry);
-            }
-        }
-        self.calls.files.queued = queued;
-    }
-
-    pub(super) fn on_file(&mut self, index: u32, result: i32) {
-        self.pending.push(Pending::File { index, result });
-    }
-}
-
-/// Tells the application that an operation has ended.
-pub(super) fn deliver(
-    calls: &mut UringCalls,
-    index: u32,
-    result: i32,
-    handler: &mut impl FnMut(Event<'_>, &mut UringCalls),
-) {
-    let Some(operation) = calls.files.finish(index) else {
-        return;
-    };
-    let FileOperation {
-        token,
-        action,
-        buffer,
-        ..
-    } = operation;
-    let result = usize::try_from(result).map_err(|_| -result);
-    handler(
-        Event::File {
-            token,
-            action,
-            result,
-            buffer,
-        },
-        calls,
-    );
 }

@@ -8,6 +8,8 @@
 //! a flow group here: it moves between shards with its connections. A frame that comes to a shard
 //! without its connection is handed over.
 
+mod calls;
+mod config;
 mod error;
 mod interface;
 mod program;
@@ -23,18 +25,19 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+pub use calls::XdpCalls;
+pub use config::XdpConfig;
 pub use error::XdpError;
 pub use interface::{Interface, Queues as QueueCounts};
-pub use program::Program;
+pub use program::{Mode, Program};
 pub use queues::{Queue, XdpTransfer};
-pub use socket::{Attached, Mode, SocketConfig};
+pub use socket::{Attached, SocketConfig};
 
-use crate::api::{Calls, Event, FlowId, ListenerId, Time};
+use crate::api::{Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};
 use crate::error::Error;
-use crate::isolated::Queued;
-use crate::tcp::wire::Ip;
-use crate::tcp::{self, ChecksumPolicy, Config, Counters, Data, Directory, GROUPS_MAX, Stack};
+use crate::tcp::{self, Config, Counters, Data, Directory, GROUPS_MAX, Stack};
+use config::{make_stack, secret};
 use queues::Queues;
 use socket::{Frame, Receiver, Sender, Socket};
 
@@ -45,42 +48,6 @@ const GATHERED_MAX_BYTES: usize = 1 << 16;
 
 /// Turns between two updates of the counters that other threads read.
 const PUBLISH_TURNS: u32 = 1024;
-
-/// Settings of the backend.
-#[derive(Clone, Debug)]
-pub struct XdpConfig {
-    /// The socket's settings.
-    pub socket: SocketConfig,
-    /// Addresses to listen on. Each must be an address of the interface, or unspecified.
-    pub listen: Vec<SocketAddr>,
-    /// Connections at most.
-    pub connections_max: usize,
-    /// Addresses of this stack besides the interface's own, each with the bits of its prefix.
-    pub extra_addresses: Vec<(Ip, u8)>,
-}
-
-impl XdpConfig {
-    /// Checks that the interface has all addresses to listen on.
-    ///
-    /// # Errors
-    /// An address is not the interface's.
-    pub fn check(&self, interface: &Interface) -> Result<(), XdpError> {
-        let mut addresses = interface.addresses.iter().chain(&self.extra_addresses);
-        for address in &self.listen {
-            let ip = Ip::from(address.ip());
-            let is_known = addresses.clone().any(|(own, _)| *own == ip);
-            if !is_known && !address.ip().is_unspecified() {
-                let known: Vec<String> = addresses.by_ref().map(|(ip, _)| ip.to_string()).collect();
-                return Err(XdpError::ForeignAddress {
-                    address: address.ip().to_string(),
-                    interface: interface.name.clone(),
-                    known: known.join(", "),
-                });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// How the queues of an interface are divided among shards. Queue `first + group` is a flow group.
 #[derive(Clone, Copy)]
@@ -109,12 +76,6 @@ pub struct XdpBackend {
     wakes: Vec<OwnedFd>,
     turns: u32,
     published: Arc<Mutex<Counters>>,
-}
-
-/// The batched calls: they reach the stack at once, and the wire with [`Backend::flush`].
-#[derive(Debug)]
-pub struct XdpCalls {
-    stack: Stack,
 }
 
 impl XdpBackend {
@@ -287,40 +248,6 @@ impl XdpBackend {
         }
         most
     }
-}
-
-fn make_stack(
-    interface: &Interface,
-    config: &XdpConfig,
-    secret: (u64, u64),
-    change: &dyn Fn(&mut Config),
-) -> Result<Stack, XdpError> {
-    let mut addresses = interface.addresses.clone();
-    addresses.extend_from_slice(&config.extra_addresses);
-    config.check(interface)?;
-    let mut settings = Config::new(interface.mac, interface.mtu_bytes, addresses, secret);
-    settings.gateways.clone_from(&interface.gateways);
-    settings.connections_max = config.connections_max;
-    if interface.is_virtual() {
-        settings.checksums = ChecksumPolicy::ValidOrPartial;
-    }
-    change(&mut settings);
-    let mut stack = Stack::new(settings, Time::now().0 / 1000);
-    stack.prefer_large_pages();
-    for address in &config.listen {
-        let ip = (!address.ip().is_unspecified()).then(|| Ip::from(address.ip()));
-        stack.listen(ip, address.port());
-    }
-    Ok(stack)
-}
-
-fn secret() -> Result<(u64, u64), XdpError> {
-    let mut bytes = [0u8; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
-        .map_err(|source| XdpError::of("reading random numbers", source))?;
-    let (words, _) = bytes.as_chunks::<8>();
-    Ok((u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])))
 }
 
 impl Backend for XdpBackend {
@@ -530,87 +457,8 @@ impl Drop for XdpBackend {
     }
 }
 
-impl Calls for XdpCalls {
-    fn connect(&mut self, peer: SocketAddr) -> Option<FlowId> {
-        let remote = Ip::from(peer.ip());
-        self.stack.connect_from_any((remote, peer.port())).ok()
-    }
-
-    fn accept(&mut self, _flow: FlowId) {}
-
-    fn reject(&mut self, flow: FlowId) {
-        self.stack.reject(flow);
-    }
-
-    fn send(&mut self, flow: FlowId, data: &[u8]) -> usize {
-        self.stack.send(flow, data)
-    }
-
-    fn send_space_bytes(&mut self, flow: FlowId) -> usize {
-        self.stack.send_space_bytes(flow)
-    }
-
-    fn recv_done(&mut self, flow: FlowId, len_bytes: usize) {
-        self.stack.receive_done(flow, len_bytes);
-    }
-
-    fn expect(&mut self, flow: FlowId) {
-        self.stack.expect_flow(flow);
-    }
-
-    fn close(&mut self, flow: FlowId) {
-        self.stack.close(flow);
-    }
-
-    fn abort(&mut self, flow: FlowId) {
-        self.stack.abort(flow);
-    }
-}
-
-impl Queued for XdpCalls {
-    fn queued_bytes(&self, flow: FlowId) -> usize {
-        self.stack.queued_bytes(flow)
-    }
-}
-
 impl From<XdpError> for Error {
     fn from(error: XdpError) -> Error {
         Error::Xdp(error)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_foreign_address_is_refused_with_the_known_ones() {
-        let interface = Interface {
-            name: "eth9".into(),
-            index: 9,
-            mac: tcp::wire::ethernet::Mac([2, 0, 0, 0, 0, 9]),
-            mtu_bytes: 1500,
-            driver: "veth".into(),
-            addresses: vec![(Ip::v4([10, 7, 0, 2]), 24)],
-            gateways: Vec::new(),
-            queues: QueueCounts {
-                receive: 1,
-                send: 1,
-                is_combined: false,
-            },
-        };
-        let config = XdpConfig {
-            socket: SocketConfig::default(),
-            listen: vec!["10.8.0.1:11211".parse().unwrap()],
-            connections_max: 10,
-            extra_addresses: Vec::new(),
-        };
-        let error = make_stack(&interface, &config, (1, 2), &|_| {}).unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("10.8.0.1") && text.contains("10.7.0.2"),
-            "{text}"
-        );
-        assert!(!error.is_missing_privilege());
     }
 }

@@ -5,13 +5,24 @@ use std::time::Instant;
 
 use super::error::XdpError;
 use super::interface::Interface;
-use super::socket::Mode;
 use super::sys;
 use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 
 /// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
 const FLAGS_GENERIC: u32 = 1 << 1;
 const FLAGS_DRIVER: u32 = 1 << 2;
+
+/// How frames get from the device to the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The best that works: zero-copy, then the driver's copy mode, then the generic one. On veth
+    /// with one queue the generic mode is faster than the driver's, and is taken first.
+    Auto,
+    /// The generic mode (SKB), which every driver has.
+    Generic,
+    /// The driver's mode, with zero-copy if it has that.
+    Driver,
+}
 
 /// The program on an interface. The shards of a server share one, a queue each.
 #[derive(Debug)]

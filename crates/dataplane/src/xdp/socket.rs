@@ -19,17 +19,6 @@ const SEND_BUDGET: u32 = 256;
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 /// Kicks in a row for one flush. A device that takes nothing is asked again with the next flush.
 const KICKS_MAX: usize = 64;
-/// How frames get from the device to the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The best that works: zero-copy, then the driver's copy mode, then the generic one. On veth
-    /// with one queue the generic mode is faster than the driver's, and is taken first.
-    Auto,
-    /// The generic mode (SKB), which every driver has.
-    Generic,
-    /// The driver's mode, with zero-copy if it has that.
-    Driver,
-}
 
 /// What mode a socket has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
