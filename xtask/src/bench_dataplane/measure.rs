@@ -42,9 +42,9 @@ pub(super) struct Bench {
 pub(super) type Start<'a> = (&'a str, Vec<String>);
 
 impl Sample {
-    /// Little's law: in a closed loop as many requests are under way as there are connections. Fewer
-    /// say that the client lost sight of some. Where a connection had few answers, too much of its
-    /// time lies outside of the seconds that were measured.
+    /// Little's law: in a closed loop as many requests are under way as there are connections.
+    /// Fewer say that the client lost sight of some. Where a connection had few answers, too much
+    /// of its time lies outside of the seconds that were measured.
     fn check_under_way(&self, connections: u32, seconds: u32) -> anyhow::Result<()> {
         let connections = f64::from(connections);
         let under_way = self.requests_per_s * self.mean_us / 1e6;

@@ -82,8 +82,8 @@ impl Drop for Client {
 }
 
 impl Bench {
-    /// The rate among 1,000 and 20,000 connections, and among 1,000,000 as soon as they are open and
-    /// after they were held. Only the last round holds them.
+    /// The rate among 1,000 and 20,000 connections, and among 1,000,000 as soon as they are open
+    /// and after they were held. Only the last round holds them.
     pub(super) fn million(&mut self) -> anyhow::Result<()> {
         let mut rates: [Rounds; 5] = Default::default();
         let mut held = None;
