@@ -387,7 +387,7 @@ impl Reader<'_> {
         Ok(addresses)
     }
 
-    fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+    fn devices(&self, raw: &RawConfig) -> Result<Vec<DeviceSpec>, ConfigError> {
         let mut devices: Vec<DeviceSpec> = Vec::new();
         for device in &raw.device {
             let device = self.device(device)?;
@@ -400,6 +400,14 @@ impl Reader<'_> {
             }
             devices.push(device);
         }
+        Ok(devices)
+    }
+
+    fn tenants(
+        &self,
+        raw: &RawConfig,
+        devices: &[DeviceSpec],
+    ) -> Result<Vec<TenantSpec>, ConfigError> {
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let mut lines = HashMap::new();
         let mut numbers = HashMap::new();
@@ -436,6 +444,12 @@ impl Reader<'_> {
         if tenants.is_empty() {
             return Err(self.error("exports nothing: add a [[device]] and a [[tenant]]"));
         }
+        Ok(tenants)
+    }
+
+    fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+        let devices = self.devices(raw)?;
+        let tenants = self.tenants(raw, &devices)?;
         let memory_bytes = match &raw.memory {
             None => 256 << 20,
             // One request may have 32 MiB.

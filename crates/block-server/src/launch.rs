@@ -1,28 +1,35 @@
 //! Starts the shards, waits for signals, and ends them.
 
+mod check;
+mod error;
+mod notice;
+mod sockets;
+
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::idle::IdlePolicy;
 use dataplane::launch::{self, AddressInUse, Shards};
 use dataplane::metrics::Page;
-use dataplane::sandbox::{self, Opens, SandboxError};
+use dataplane::sandbox::{self, Opens};
 use dataplane::shard::{Plane, ShardConfig};
 use dataplane::uring::{self, Uring, UringConfig};
-use qos::Grouped;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub use signal_hook::iterator::Signals;
 
+pub use self::check::{Checked, check};
+pub use self::error::{LaunchError, address_place};
+pub(crate) use self::notice::text;
+pub use self::notice::{CALIBRATE_AGAIN, LOST_WRITES, Notice, RESERVE_MORE};
+use self::sockets::{Sockets, at_address, sockets};
 use crate::audit::Audit;
 use crate::calibration;
-use crate::config::{Config, ConfigError, Place};
+use crate::config::Config;
 use crate::cores;
-use crate::creation::to_make;
 use crate::export;
-use crate::holders::Holder;
 use crate::memory;
 use crate::nvme::controller::Subsystem;
 use crate::plan;
@@ -37,15 +44,6 @@ const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two looks at the devices: a second.
 const LOOK_TICKS: u64 = 10;
-/// What to do where a calibration no longer holds.
-pub const CALIBRATE_AGAIN: &str =
-    "Calibrate the device again. `calibrate` opens it exclusively, so stop this server before";
-/// What a failed flush means, and what to do.
-pub const LOST_WRITES: &str = "a flush failed, so writes that were answered may be lost. All flushes of the device fail until \
-                               this server is restarted. Check the device before";
-/// What to do where a tenant asks for more than it reserved.
-pub const RESERVE_MORE: &str = "Give the tenant a larger `iops` if `slackline serve-block admit` says that this fits, \
-                                or let its clients ask for less";
 /// System calls of a server of disks, beyond those of every server: holes are looked for, and a
 /// reload opens devices.
 const CALLS: &[libc::c_long] = &[
@@ -83,174 +81,10 @@ pub struct Options {
     pub is_sandboxed: bool,
 }
 
-/// What can go wrong.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// The shards, or what they stand on.
-    #[error(transparent)]
-    Launch(#[from] launch::LaunchError),
-    /// The configuration file, or a device that it names.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// An address of the configuration that the server cannot listen on.
-    #[error("{}{source}{hint}", address_place(place.as_ref()))]
-    Address {
-        /// Where the address stands; `None`: it is the default.
-        place: Option<Place>,
-        /// Why not.
-        source: Box<launch::LaunchError>,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// A socket of systemd that the server may not serve at.
-    #[error("the socket {address} that systemd opened {reason}")]
-    SystemdSocket {
-        /// The socket's address.
-        address: SocketAddr,
-        /// Why, and what to do.
-        reason: String,
-    },
-}
-
-impl From<dataplane::Error> for LaunchError {
-    fn from(error: dataplane::Error) -> Self {
-        Self::Launch(error.into())
-    }
-}
-
-impl From<SandboxError> for LaunchError {
-    fn from(error: SandboxError) -> Self {
-        Self::Launch(error.into())
-    }
-}
-
-impl LaunchError {
-    fn start(step: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| launch::LaunchError::Start(step, error).into()
-    }
-
-    /// Whether a privilege or a kernel feature is missing (exit code 3).
-    pub fn is_missing_privilege(&self) -> bool {
-        match self {
-            Self::Launch(error) => error.is_missing_privilege(),
-            Self::Address { source, .. } => source.is_missing_privilege(),
-            Self::Config(_) | Self::SystemdSocket { .. } => false,
-        }
-    }
-}
-
-/// What the server says while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// Another process has an address, and where the configuration names the address. The default
-    /// has no place.
-    AddressInUse(AddressInUse, Option<Place>),
-    /// Clients can connect to these addresses.
-    Ready {
-        /// Where NBD is served.
-        addresses: Vec<SocketAddr>,
-        /// Where NVMe/TCP is served.
-        nvme: Vec<SocketAddr>,
-        /// Where `/metrics` and `/status` are served.
-        metrics: Option<SocketAddr>,
-        /// Names of the exports.
-        exports: Vec<String>,
-    },
-    /// The configuration was read again.
-    Reloaded {
-        /// Names of the exports that are served now.
-        exports: Vec<String>,
-        /// Exports that are new or have changed, and how.
-        changed: Vec<String>,
-        /// Exports whose NBD connections end, and why: the export is gone, has another range, or is
-        /// read-only now.
-        ended: Vec<String>,
-        /// Why a restart would refuse the configuration.
-        restart_refuses: Option<String>,
-        /// Keys with another value that a restart is needed for.
-        after_restart: Vec<&'static str>,
-    },
-    /// The configuration is wrong; the old one stays.
-    NotReloaded(String),
-    /// Something about a tenant or a device.
-    Tenant(String),
-    /// Something odd about the configuration or its files, which lets the server go on.
-    Warning(String),
-    /// Lines of the audit log are lost.
-    AuditLog(String),
-    /// A signal came: no new connections, and those that are idle are closed.
-    Draining,
-    /// The server ends. All requests were answered, unless the time for that was over.
-    Drained {
-        /// Whether the time was over.
-        is_cut_off: bool,
-    },
-}
-
 type BlockPlane = Plane<Uring, Block>;
 
 fn names(exports: &export::Exports) -> Vec<String> {
     exports.iter().map(|export| export.name.clone()).collect()
-}
-
-/// What a server would do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
-    /// Where NBD would be served.
-    pub addresses: Vec<SocketAddr>,
-    /// Where NVMe/TCP would be served.
-    pub nvme: Vec<SocketAddr>,
-    /// Name and device of each export.
-    pub exports: Vec<(String, String)>,
-    /// Files that would be made, with their bytes.
-    pub files: Vec<(PathBuf, u64)>,
-    /// What is odd, and lets a server start all the same.
-    pub warnings: Vec<String>,
-    /// Whether a tenant has an objective.
-    pub has_objectives: bool,
-    /// Names of devices that other processes hold, and these processes, as far as they are known.
-    /// A running server keeps its devices at a reload; another one would not start.
-    pub held: Vec<(String, Vec<Holder>)>,
-}
-
-/// Reads a configuration and looks at its devices, to see whether a server would start, or take the
-/// configuration at SIGHUP. Nothing is changed or locked: files that do not exist are not made.
-///
-/// # Errors
-/// What [`serve`] would say.
-pub fn check(file: &Path) -> Result<Checked, LaunchError> {
-    let config = Config::read(file)?;
-    cores::check(&config.cores)?;
-    config.tls.as_ref().map(ServerTls::load).transpose()?;
-    Audit::check(&config)?;
-    memory::check(&config)?;
-    // Without io_uring a server does not start.
-    drop(Uring::new(UringConfig::default())?);
-    let (exports, devices) = export::look(&config)?;
-    let held = devices.iter().filter_map(|device| {
-        let holders = device.held_by.clone()?;
-        Some((device.name.clone(), holders))
-    });
-    let held = held.collect();
-    let devices = config.devices.iter();
-    let files = devices.filter_map(|spec| to_make(&spec.backing));
-    Ok(Checked {
-        exports: exports
-            .iter()
-            .map(|export| (export.name.clone(), export.device.name.clone()))
-            .collect(),
-        files: files
-            .map(|(path, size_bytes)| (path.to_path_buf(), size_bytes))
-            .collect(),
-        held,
-        warnings: calibration::warnings(&config),
-        has_objectives: config
-            .tenants
-            .iter()
-            .any(|tenant| tenant.objective.is_some()),
-        nvme: config.nvme.map_or_else(Vec::new, |nvme| nvme.listen),
-        addresses: config.listen,
-    })
 }
 
 /// Catches the signals that a server understands, from now on. Without that SIGHUP would end the
@@ -378,86 +212,6 @@ fn page(shared: &Shared, path: &str) -> Option<Page> {
     }
 }
 
-/// Sockets that clients connect to: first those for NBD, then those for NVMe/TCP.
-struct Sockets {
-    listeners: Vec<OwnedFd>,
-    addresses: Vec<SocketAddr>,
-    nvme: Vec<SocketAddr>,
-}
-
-/// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
-/// its address is one of those in the configuration.
-fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Sockets, LaunchError> {
-    let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
-    let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
-    let inherited = uring::inherited()?.into_iter();
-    let (mut nvme, mut nbd): (Vec<_>, Vec<_>) =
-        inherited.partition(|(_, address)| for_nvme.contains(address));
-    for &(_, address) in &nbd {
-        config
-            .may_serve_nbd_at(address)
-            .map_err(|reason| LaunchError::SystemdSocket { address, reason })?;
-    }
-    if nbd.is_empty() && nvme.is_empty() {
-        for &address in &config.listen {
-            nbd.push((listen(config, address, waits)?, address));
-        }
-    }
-    for address in for_nvme {
-        if !nvme.iter().any(|(_, open)| *open == address) {
-            nvme.push((listen(config, address, waits)?, address));
-        }
-    }
-    let (mut listeners, addresses): (Vec<_>, Vec<_>) = nbd.into_iter().unzip();
-    let (own, nvme): (Vec<_>, Vec<_>) = nvme.into_iter().unzip();
-    listeners.extend(own);
-    Ok(Sockets {
-        listeners,
-        addresses,
-        nvme,
-    })
-}
-
-fn listen(
-    config: &Config,
-    address: SocketAddr,
-    waits: &mut dyn FnMut(AddressInUse),
-) -> Result<OwnedFd, LaunchError> {
-    launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
-}
-
-/// Where an address comes from, as the beginning of a message about it. `None`: the file does not
-/// name it, so it is the default.
-pub fn address_place(place: Option<&Place>) -> String {
-    match place {
-        Some(place) => place.error("").to_string(),
-        None => "listen (the default): ".to_owned(),
-    }
-}
-
-/// Why an address cannot be listened on, at its place in the file.
-fn at_address(
-    config: &Config,
-    address: Option<SocketAddr>,
-    error: launch::LaunchError,
-) -> LaunchError {
-    let kind = match &error {
-        launch::LaunchError::Metrics(_, source)
-        | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
-        _ => std::io::ErrorKind::Other,
-    };
-    let hint = match kind {
-        std::io::ErrorKind::AddrInUse => ". `ss -ltnp` shows the process that has the address",
-        std::io::ErrorKind::AddrNotAvailable => ". `ip address` shows the addresses of this host",
-        _ => "",
-    };
-    LaunchError::Address {
-        place: address.and_then(|address| config.place_of_address(address).cloned()),
-        source: Box::new(error),
-        hint,
-    }
-}
-
 /// The network of a shard. The first shard has all listeners.
 fn backend(
     config: &Config,
@@ -556,31 +310,6 @@ fn lost_writes(exports: &export::Exports, said: &mut Vec<String>) -> Vec<String>
     texts
 }
 
-/// What to say of a tenant or a device.
-pub(crate) fn text(name: &str, about: qos::Notice) -> String {
-    match about {
-        qos::Notice::Deficit {
-            reserved,
-            queued,
-            queued_tokens,
-            ..
-        } => format!(
-            "{name} asks for more than its objective reserved, {} tokens/s. Requests that wait: {}, of {} tokens. \
-             {RESERVE_MORE}",
-            Grouped(reserved),
-            Grouped(queued.into()),
-            Grouped(queued_tokens)
-        ),
-        qos::Notice::DeficitOver { .. } => {
-            format!("{name} has stayed within its reservation for 10 s")
-        }
-        qos::Notice::CalibrationNoLongerHolds(drift) => {
-            format!("{name} no longer behaves as calibrated: {drift}. {CALIBRATE_AGAIN}")
-        }
-        qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
-    }
-}
-
 /// Reads the configuration again. Keys of [`Config::changed_at_restart_only`] keep the value that
 /// they had in `at_start`. Returns what came of it, and what is odd about the configuration.
 fn reload(
@@ -632,56 +361,5 @@ fn reload(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::Storage;
-
-    /// The default is in no line of the file.
-    #[test]
-    fn an_address_that_cannot_be_had_is_named_with_its_place() {
-        let tables = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
-                      [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
-        let said = |listen: &str| {
-            let text = format!("{listen}{tables}");
-            let config = Config::parse(Path::new("b.toml"), &text).unwrap();
-            let in_use = std::io::Error::from(std::io::ErrorKind::AddrInUse);
-            let error = launch::LaunchError::Metrics(config.listen[0], in_use);
-            at_address(&config, Some(config.listen[0]), error).to_string()
-        };
-        for (listen, expected) in [
-            ("", "listen (the default): "),
-            ("\nlisten = [\"127.0.0.1:10809\"]\n", "b.toml:2: listen: "),
-        ] {
-            let error = said(listen);
-            assert!(
-                error.starts_with(expected) && error.contains("`ss -ltnp`"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_device_that_may_have_lost_writes_is_named_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let disk = directory.path().join("disk");
-        let tenant = |name: &str, rest: &str| {
-            format!("[[tenant]]\nexport = \"{name}\"\ndevice = \"d\"\n{rest}")
-        };
-        let text = format!(
-            "[[device]]\nname = \"d\"\npath = {disk:?}\ncreate = \"1MiB\"\n{}{}",
-            tenant("a", ""),
-            tenant("b", "read_only = true\n")
-        );
-        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
-        let exports = export::open(&config, &Vec::new(), 1).unwrap();
-        let mut said = Vec::new();
-        assert!(lost_writes(&exports, &mut said).is_empty());
-        let Storage::File(file) = &exports[0].device.storage else {
-            panic!("no file");
-        };
-        file.lose_writes();
-        let texts = lost_writes(&exports, &mut said);
-        assert_eq!(texts, [format!("d: {LOST_WRITES}")]);
-        assert!(lost_writes(&exports, &mut said).is_empty());
-    }
-}
+#[path = "launch_tests.rs"]
+mod tests;

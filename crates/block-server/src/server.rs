@@ -1,5 +1,8 @@
 //! The application that each shard runs: requests parsed, queued, submitted and answered in turn.
 
+mod requests;
+mod upkeep;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,28 +12,19 @@ use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
 use dataplane::{Application, Calls, Context, Event, FlowId, Time};
 
-use crate::connection::{Body, Connection, Phase};
+use crate::connection::{Connection, Phase};
 use crate::counters::Counters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
-use crate::export::by_key;
-use crate::lock::lock;
-use crate::nbd::Errno;
-use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
 use crate::pool::{LINES, Pool, Room, Use};
 pub use crate::shared::Shared;
 use crate::tenants::Tenants;
 
-/// How often a shard looks for connections that hold up others.
-const LOOK: Duration = Duration::from_secs(1);
+/// Connections are to be looked at.
 const LOOK_TOKEN: u64 = 1;
 /// The next round of the schedulers is due.
 const ROUND_TOKEN: u64 = 2;
-/// Looks without progress after which a connection ends, if others wait for its memory.
-const STALLED_LOOKS_MAX: u8 = 5;
-/// Looks after which a connection ends that has not chosen an export.
-const HANDSHAKE_LOOKS_MAX: u8 = 30;
 /// A connection with so much under way is not held up by others: it fills a link of 10 Gbit/s with
 /// a round trip of 3 ms.
 const ENOUGH_BYTES: usize = 4 << 20;
@@ -228,151 +222,6 @@ impl Block {
         }
     }
 
-    fn request<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        bytes: &[u8],
-        calls: &mut C,
-        now: Time,
-    ) -> (usize, bool) {
-        let Some(session) = &connection.session else {
-            return (0, false);
-        };
-        let (request, used) = match Request::parse(bytes, session.style) {
-            Ok(Some(parsed)) => parsed,
-            Ok(None) => return (0, false),
-            Err(_) => {
-                add(&self.counters().malformed, 1);
-                connection.is_closing = true;
-                return (bytes.len(), false);
-            }
-        };
-        if request.kind == Kind::Disconnect {
-            connection.is_closing = true;
-            return (used, false);
-        }
-        let left_bytes = request.payload_len();
-        if connection.has_finished && bytes.len() - used < left_bytes {
-            // The payload will never be whole: it is not worth memory that others wait for.
-            connection.is_closing = true;
-            return (bytes.len(), false);
-        }
-        let verdict = if self.is_draining() {
-            Err((Errno::Shutdown, "the server is shutting down"))
-        } else {
-            request.check(&session.export.info, session.style, session.has_allocation)
-        };
-        let reserved_bytes = match verdict {
-            Ok(()) => memory_of(&request, &session.export.device.storage),
-            Err(_) => 0,
-        };
-        if connection.is_full() {
-            connection.is_blocked = true;
-            return (0, false);
-        }
-        if verdict.is_ok() && !self.tenants.has_room(session.tenant, connection.flow) {
-            connection.is_blocked = true;
-            return (0, false);
-        }
-        if !self.has_memory(connection, reserved_bytes, Use::of(reserved_bytes)) {
-            return (0, false);
-        }
-        connection.begin(&mut self.pool, reserved_bytes);
-        match verdict {
-            Err(error) if left_bytes > 0 => {
-                connection.phase = Phase::Skip {
-                    request,
-                    left_bytes,
-                    error,
-                };
-            }
-            Err(error) => self.refuse(connection, &request, error, calls),
-            Ok(()) if left_bytes > 0 => {
-                connection.phase = Phase::Payload {
-                    request,
-                    buffer: self.pool.take(left_bytes),
-                    filled_bytes: 0,
-                    reserved_bytes,
-                };
-            }
-            Ok(()) => self.enqueue(
-                connection,
-                request,
-                (FileBuffer::default(), reserved_bytes),
-                now,
-            ),
-        }
-        (used, true)
-    }
-
-    fn skip<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        bytes: &[u8],
-        calls: &mut C,
-    ) -> (usize, bool) {
-        let Phase::Skip {
-            request,
-            left_bytes,
-            error,
-        } = &mut connection.phase
-        else {
-            return (0, false);
-        };
-        let used = bytes.len().min(*left_bytes);
-        *left_bytes -= used;
-        if *left_bytes > 0 {
-            return (used, false);
-        }
-        let (request, error) = (*request, *error);
-        connection.phase = Phase::Request;
-        self.refuse(connection, &request, error, calls);
-        (used, true)
-    }
-
-    /// Answers a request that never reaches the device.
-    fn refuse<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        request: &Request,
-        (errno, message): (Errno, &str),
-        calls: &mut C,
-    ) {
-        let Some(session) = &connection.session else {
-            return;
-        };
-        session.export.stats[self.shard].refuse_request();
-        let address = Address {
-            style: session.style,
-            cookie: request.cookie,
-            offset: request.offset,
-        };
-        self.scratch.clear();
-        address.error(errno, message, &mut self.scratch);
-        let answer = (&*self.scratch, Body::Nothing, &[][..]);
-        connection.answer(calls, &mut self.pool, answer, 0);
-    }
-
-    pub(crate) fn enqueue(
-        &mut self,
-        connection: &Connection,
-        request: Request,
-        memory: (FileBuffer, usize),
-        now: Time,
-    ) {
-        let Some(session) = &connection.session else {
-            return;
-        };
-        let reply = Reply::Nbd(Address {
-            style: session.style,
-            cookie: request.cookie,
-            offset: request.offset,
-        });
-        let export = (Arc::clone(&session.export), session.tenant);
-        let pending = Pending::new(connection.flow, reply, request, export, memory, now);
-        self.submit(pending, now);
-    }
-
     /// Puts a request into its tenant's queue.
     pub(crate) fn submit(&mut self, pending: Pending, now: Time) {
         let (tenant, request) = (pending.tenant, pending.request);
@@ -521,50 +370,6 @@ impl Block {
         self.settle(connection, calls);
     }
 
-    fn nbd_finish<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        address: Address,
-        mut pending: Pending,
-        outcome: Outcome,
-        calls: &mut C,
-    ) {
-        let len = u32::try_from(pending.request.len_bytes).unwrap_or(u32::MAX);
-        let len_bytes = usize::try_from(len).unwrap_or(0);
-        let mut buffer = std::mem::take(&mut pending.buffer);
-        self.scratch.clear();
-        let body = match outcome {
-            Outcome::Done => {
-                self.scratch.extend_from_slice(address.done().bytes());
-                Body::Nothing
-            }
-            Outcome::Data => {
-                self.scratch.extend_from_slice(address.data(len).bytes());
-                Body::Buffer(std::mem::take(&mut buffer), len_bytes)
-            }
-            Outcome::Memory => {
-                self.scratch.extend_from_slice(address.data(len).bytes());
-                Body::Memory {
-                    offset: pending.device_offset(),
-                    export: pending.export,
-                    len_bytes,
-                }
-            }
-            Outcome::Extents(extents) => {
-                address.block_status(&extents, &mut self.scratch);
-                Body::Nothing
-            }
-            Outcome::Failed(errno, message) => {
-                address.error(errno, message, &mut self.scratch);
-                Body::Nothing
-            }
-        };
-        self.pool.give(buffer);
-        let reserved = pending.reserved_bytes;
-        let answer = (&*self.scratch, body, &[][..]);
-        connection.answer(calls, &mut self.pool, answer, reserved);
-    }
-
     fn count(&mut self, pending: &Pending, outcome: &Outcome) {
         let stats = &pending.export.stats[self.shard];
         let request = &pending.request;
@@ -590,80 +395,6 @@ impl Block {
             }
             Kind::Flush => add(&stats.flushes, 1),
             _ => {}
-        }
-    }
-
-    /// Ends connections that keep others from going on.
-    fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
-        context.set_timer(LOOK_TOKEN, LOOK);
-        let now = context.now();
-        self.report(now);
-        self.nvme_look(context.calls, now);
-        let mut all = self.connections.iter().flatten();
-        let is_short = all.any(|connection| connection.is_short);
-        let mut stalled = 0;
-        for connection in self.connections.iter_mut().flatten() {
-            let is_new = connection.is_new();
-            if !is_new && !connection.holds_memory() {
-                connection.stalled_looks = 0;
-                continue;
-            }
-            connection.stalled_looks = connection.stalled_looks.saturating_add(1);
-            // The first look may come just after the last progress.
-            if connection.stalled_looks > 1 {
-                self.pool.distrust(&mut connection.account);
-            }
-            let ends = if is_new {
-                connection.stalled_looks > HANDSHAKE_LOOKS_MAX
-            } else {
-                connection.stalled_looks > STALLED_LOOKS_MAX && is_short
-            };
-            if ends && !connection.is_closed {
-                connection.is_closed = true;
-                stalled += 1;
-                context.calls.abort(connection.flow);
-            }
-        }
-        add(&self.counters().stalled, stalled);
-    }
-
-    /// Follows a reload: connections end whose export is not what it was. Requests under way are
-    /// answered first.
-    fn follow<C: Calls>(&mut self, calls: &mut C, now: Time) {
-        let reloads = self.shared.reloads();
-        if reloads == self.followed {
-            return;
-        }
-        self.followed = reloads;
-        let exports = self.shared.exports();
-        self.tenants.sync(&exports);
-        self.nvme_look(calls, now);
-        let exports = by_key(&exports);
-        for index in 0..self.connections.len() {
-            let slot = &mut self.connections[index];
-            let ended = slot.take_if(|connection| {
-                let session = connection.session.as_ref();
-                session.is_some_and(|session| {
-                    let new = exports.get(&session.export.key());
-                    !new.is_some_and(|new| session.export.goes_on_as(new))
-                })
-            });
-            if let Some(mut connection) = ended {
-                if !connection.is_closing {
-                    connection.finish_input(&mut self.pool);
-                }
-                self.settle(connection, calls);
-            }
-        }
-    }
-
-    /// Keeps up with the exports, and tells the other threads how the tenants fare.
-    fn report(&mut self, now: Time) {
-        self.tenants.sync(&self.shared.exports());
-        let status = self.tenants.status(now);
-        *lock(&self.shared.tenants[self.shard]) = status;
-        while let Some(notice) = self.tenants.take_notice(now) {
-            self.shared.push_notice(notice);
         }
     }
 }

@@ -6,6 +6,8 @@
 //! second worker from starting what a first one is measuring, which is a matter of thrift. That a
 //! result is taken once is a matter of the row.
 
+mod answer;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,18 +16,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tuner::assignment::Measured;
-use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
-
-use crate::error::Error;
-use crate::store::Store;
+use tuner::protocol::{Hello, Order, Ticket};
 
 /// A worker that was not heard of for that long is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
-
-/// What a worker gave back is spoken of for that long: longer than the longest pause of one that
-/// goes on giving back (`dispatch::worker`).
-const GIVEN_BACK: Duration = Duration::from_secs(180);
 
 /// Where every worker has given an experiment back so many times in a row, none can measure it.
 const GIVEN_BACK_MAX: usize = 3;
@@ -33,16 +27,6 @@ const GIVEN_BACK_MAX: usize = 3;
 /// That has to go on for so many leases, 180 s of the usual ones: what passes sooner must not end
 /// an experiment of weeks.
 const GIVEN_BACK_LEASES: u32 = 6;
-
-/// A worker keeps its name for that long after it was last heard of, however short the lease: one
-/// that is idle says hello every two seconds (`dispatch::worker`).
-const ALIVE_MIN: Duration = Duration::from_secs(3);
-
-/// Workers that are shown; more may work.
-const WORKERS_MAX: usize = 10_000;
-
-/// So many results that were taken are remembered: a worker brings one again within seconds.
-const TAKEN_MAX: usize = 1000;
 
 /// Brings orders to workers.
 pub trait Bus: Sync {
@@ -265,11 +249,6 @@ impl Workers {
         })
     }
 
-    /// How long a worker that is silent keeps its name.
-    fn alive(&self) -> Duration {
-        self.lease.max(ALIVE_MIN)
-    }
-
     /// What came of claims and results.
     pub fn counts(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -338,239 +317,6 @@ impl Workers {
         }
     }
 
-    /// Answers a worker. Nothing is granted or taken before its row is committed.
-    pub(crate) fn answer(&self, store: &Store, request: Request) -> Reply {
-        let answered = match request {
-            Request::Hello(hello) => Ok(self.welcome(hello)),
-            Request::Claim {
-                ticket,
-                worker,
-                made_ms,
-            } => self.claim(store, ticket, worker, made_ms),
-            Request::Beat {
-                ticket,
-                attempt,
-                worker,
-                blocks,
-            } => self.beat(store, ticket, attempt, worker, blocks),
-            Request::Release {
-                ticket,
-                attempt,
-                why,
-            } => {
-                self.release(ticket, attempt, why);
-                Ok(Reply::Accepted)
-            }
-            Request::Result {
-                ticket,
-                attempt,
-                measured,
-            } => self.take(store, ticket, attempt, *measured),
-        };
-        answered.unwrap_or_else(|error| Reply::Trouble(error.to_string()))
-    }
-
-    /// As [`answer`](Self::answer), and tells the experiment.
-    pub(crate) fn answer_and_wake(&self, store: &Store, request: Request) -> Reply {
-        let experiment = match &request {
-            Request::Result { ticket, .. } | Request::Release { ticket, .. } => {
-                Some(ticket.experiment)
-            }
-            _ => None,
-        };
-        let reply = self.answer(store, request);
-        if let Some(id) = experiment {
-            self.wake(id);
-        }
-        reply
-    }
-
-    fn welcome(&self, hello: Hello) -> Reply {
-        if let Some(why) = self.name_is_taken(&hello) {
-            return Reply::Trouble(why);
-        }
-        let classes = held(&self.classes);
-        let classes = classes
-            .iter()
-            .filter(|(_, labels)| has(&hello, labels))
-            .map(|(class, _)| class.clone())
-            .collect();
-        let at = Instant::now();
-        let mut seen = held(&self.seen);
-        seen.retain(|_, seen| seen.at.elapsed() < FORGOTTEN);
-        if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
-            let before = seen.remove(&hello.name);
-            let same = before.filter(|before| before.hello.instance == hello.instance);
-            if same.is_none() {
-                // Whoever started it again may have seen to what was wrong.
-                for by_worker in held(&self.given_back).values_mut() {
-                    by_worker.remove(&hello.name);
-                }
-            }
-            let complaints = same.map(|same| same.complaints);
-            let now = Seen {
-                hello,
-                at,
-                complaints: complaints.unwrap_or_default(),
-            };
-            seen.insert(now.hello.name.clone(), now);
-        }
-        drop(seen);
-        Reply::Welcome {
-            classes,
-            lease_s: self.lease.as_secs_f64(),
-        }
-    }
-
-    /// Why a worker may not work under its name: another process has it and is alive. One that was
-    /// started later on the same host takes it over, as it does when it was killed and started
-    /// again; where both live, the first is the one to be told.
-    fn name_is_taken(&self, hello: &Hello) -> Option<String> {
-        let mut seen = held(&self.seen);
-        let holder = seen.get_mut(&hello.name)?;
-        let (has, wants): (&Instance, &Instance) =
-            (holder.hello.instance.as_ref()?, hello.instance.as_ref()?);
-        if has == wants || wants.follows(has) || holder.at.elapsed() > self.alive() {
-            return None;
-        }
-        let place = match has.is_beside(wants) {
-            true => "started later on this host",
-            false => "on another host",
-        };
-        let complaint = format!(
-            "two workers are named {:?}; one is refused while the other is alive: give one of them a `name` of its own in its \
-             worker.toml",
-            hello.name
-        );
-        holder.complain(None, complaint, self.alive() * 2);
-        Some(format!(
-            "another worker named {:?} is alive, {place}. If the other worker has just ended, wait: this worker goes on within \
-             {:.0} s. Otherwise give it another `name` in its worker.toml",
-            hello.name,
-            self.alive().as_secs_f64().ceil()
-        ))
-    }
-
-    fn claim(
-        &self,
-        store: &Store,
-        ticket: Ticket,
-        worker: String,
-        made_ms: Option<i64>,
-    ) -> Result<Reply, Error> {
-        if let Some(made_ms) = made_ms
-            && store.made_ms(ticket.experiment)? != Some(made_ms)
-        {
-            // Of an earlier store that had this NATS: its order makes way for ours.
-            self.declined.fetch_add(1, Ordering::Relaxed);
-            return Ok(Reply::Gone);
-        }
-        let is_taken = held(&self.leases)
-            .get(&ticket)
-            .is_some_and(|lease| lease.worker != worker && lease.beat.elapsed() < self.lease);
-        // The lease of what was withdrawn may still be there.
-        if is_taken && store.attempt(ticket)?.is_some() {
-            self.declined.fetch_add(1, Ordering::Relaxed);
-            return Ok(Reply::Later);
-        }
-        let Some(attempt) = store.claim(ticket, &worker)? else {
-            self.declined.fetch_add(1, Ordering::Relaxed);
-            return Ok(Reply::Gone);
-        };
-        self.granted.fetch_add(1, Ordering::Relaxed);
-        self.heard_of(ticket, attempt, worker);
-        Ok(Reply::Granted { attempt })
-    }
-
-    fn beat(
-        &self,
-        store: &Store,
-        ticket: Ticket,
-        attempt: i64,
-        worker: String,
-        blocks: usize,
-    ) -> Result<Reply, Error> {
-        if let Some(seen) = held(&self.seen).get_mut(&worker) {
-            seen.at = Instant::now();
-        }
-        // The row, not the lease: it may have been withdrawn.
-        if store.attempt(ticket)?.map(|(attempt, _)| attempt) != Some(attempt) {
-            return Ok(Reply::Stop);
-        }
-        if blocks > 0 {
-            self.measures(ticket.experiment, &worker);
-        }
-        self.heard_of(ticket, attempt, worker);
-        Ok(Reply::GoOn)
-    }
-
-    /// A worker can measure an experiment, whatever it said before.
-    fn measures(&self, experiment: i64, worker: &str) {
-        if let Some(by_worker) = held(&self.given_back).get_mut(&experiment) {
-            by_worker.remove(worker);
-        }
-    }
-
-    fn take(
-        &self,
-        store: &Store,
-        ticket: Ticket,
-        attempt: i64,
-        measured: Measured,
-    ) -> Result<Reply, Error> {
-        let has_measured = measured.failure.is_none();
-        if !store.finish(ticket, attempt, measured)? {
-            // The answer was lost on its way.
-            if held(&self.taken).contains(&(ticket, attempt)) {
-                return Ok(Reply::Accepted);
-            }
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Ok(Reply::Refused);
-        }
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        let mut taken = held(&self.taken);
-        taken.truncate(TAKEN_MAX - 1);
-        taken.push_front((ticket, attempt));
-        drop(taken);
-        held(&self.leases).remove(&ticket);
-        if has_measured {
-            held(&self.given_back).remove(&ticket.experiment);
-        }
-        Ok(Reply::Accepted)
-    }
-
-    /// Somebody else may measure it at once.
-    fn release(&self, ticket: Ticket, attempt: i64, why: Option<String>) {
-        let worker = {
-            let mut leases = held(&self.leases);
-            let is_of = |lease: &&Lease| lease.attempt == attempt;
-            let Some(lease) = leases.get(&ticket).filter(is_of) else {
-                return;
-            };
-            let worker = lease.worker.clone();
-            leases.remove(&ticket);
-            worker
-        };
-        let Some(why) = why else { return };
-        let experiment = ticket.experiment;
-        if let Some(seen) = held(&self.seen).get_mut(&worker) {
-            let text = format!("worker {worker:?} cannot measure experiment {experiment}: {why}");
-            seen.complain(Some(experiment), text, GIVEN_BACK);
-        }
-        let mut given_back = held(&self.given_back);
-        let by_worker = given_back.entry(experiment).or_default();
-        let now = Instant::now();
-        let of_worker = by_worker.entry(worker).or_insert_with(|| GivenBack {
-            count: 0,
-            first: now,
-            last: now,
-            why: String::new(),
-        });
-        of_worker.count += 1;
-        of_worker.last = now;
-        of_worker.why = why;
-    }
-
     /// Why no worker can measure an experiment, where there are workers with these labels and all
     /// of them have long said so, those that are cut off for the moment included, and none measures
     /// it.
@@ -628,17 +374,6 @@ impl Workers {
         seen.at.elapsed() < self.lease * 2 && has(&seen.hello, labels)
     }
 
-    /// Its lease begins anew.
-    fn heard_of(&self, ticket: Ticket, attempt: i64, worker: String) {
-        let beat = Instant::now();
-        let lease = Lease {
-            attempt,
-            worker,
-            beat,
-        };
-        held(&self.leases).insert(ticket, lease);
-    }
-
     /// Forgets leases of what is over.
     pub(crate) fn forget(&self, ticket: Ticket) {
         held(&self.leases).remove(&ticket);
@@ -652,112 +387,4 @@ fn has(hello: &Hello, labels: &BTreeMap<String, String>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_class_is_its_labels_and_nothing_else() {
-        let of = |pairs: &[(&str, &str)]| {
-            let pairs = pairs
-                .iter()
-                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
-            class_of(&pairs.collect())
-        };
-        assert_eq!(of(&[("a", "1"), ("b", "2")]), of(&[("b", "2"), ("a", "1")]));
-        assert_ne!(of(&[("a", "1")]), of(&[("a", "2")]));
-        assert_ne!(of(&[("a", "1b")]), of(&[("a1", "b")]));
-        assert_eq!(of(&[]).len(), 16);
-    }
-
-    fn ticket(experiment: i64, number: usize) -> Ticket {
-        Ticket {
-            experiment,
-            verification: 0,
-            arm: 0,
-            number,
-        }
-    }
-
-    fn workers_named(names: &[&str], lease: Duration) -> Workers {
-        let mut workers = Workers::new();
-        workers.set_lease(lease);
-        for name in names {
-            greet(&workers, name, 1);
-        }
-        workers
-    }
-
-    fn greet(workers: &Workers, name: &str, started_ns: u64) {
-        let welcome = workers.welcome(Hello {
-            name: name.into(),
-            labels: BTreeMap::new(),
-            version: String::new(),
-            instance: Some(Instance {
-                boot_id: "a".into(),
-                started_ns,
-            }),
-        });
-        assert!(matches!(welcome, Reply::Welcome { .. }));
-    }
-
-    fn give_back(workers: &Workers, worker: &str, times: usize) {
-        for _ in 0..times {
-            workers.heard_of(ticket(1, 1), 1, worker.into());
-            workers.release(ticket(1, 1), 1, Some("no".into()));
-        }
-    }
-
-    #[test]
-    fn none_can_measure_only_where_all_have_long_said_so_and_nobody_measures() {
-        let lease = Duration::from_millis(20);
-        let labels = BTreeMap::new();
-        let workers = workers_named(&["bad", "good"], lease);
-        let none_can = || workers.given_back_by_all(1, &labels);
-        give_back(&workers, "bad", 3);
-        // Longer than it takes to be no more thought of as here.
-        std::thread::sleep(lease * GIVEN_BACK_LEASES);
-        give_back(&workers, "bad", 1);
-        assert_eq!(none_can(), None, "the other is cut off, or says nothing");
-        give_back(&workers, "good", 3);
-        assert_eq!(none_can(), None, "that one has just begun to");
-        std::thread::sleep(lease * GIVEN_BACK_LEASES);
-        give_back(&workers, "good", 1);
-        workers.heard_of(ticket(1, 2), 1, "unknown since the start".into());
-        assert_eq!(none_can(), None, "somebody measures it");
-        workers.forget(ticket(1, 2));
-        assert_eq!(none_can().as_deref(), Some("\"good\": no"));
-        assert_eq!(workers.able_with(1, &labels), Vec::<String>::new());
-        greet(&workers, "good", 2);
-        assert_eq!(none_can(), None, "it was started again");
-        give_back(&workers, "good", 3);
-        std::thread::sleep(lease * GIVEN_BACK_LEASES);
-        give_back(&workers, "good", 1);
-        assert!(none_can().is_some());
-        workers.measures(1, "good");
-        assert_eq!(none_can(), None, "a block of it was measured");
-        assert_eq!(workers.able_with(1, &labels), ["good"]);
-    }
-
-    #[test]
-    fn what_is_wrong_is_said_once_and_of_its_experiment_only() {
-        let workers = workers_named(&["w"], Duration::from_secs(30));
-        let give_back = |experiment, why: &str| {
-            workers.heard_of(ticket(experiment, 1), 1, "w".into());
-            workers.release(ticket(experiment, 1), 1, Some(why.into()));
-        };
-        let said = |experiment: i64, why: &str| {
-            format!("worker \"w\" cannot measure experiment {experiment}: {why}")
-        };
-        give_back(1, "no control");
-        give_back(2, "no file");
-        let with = |id| workers.complaint_with(id, &BTreeMap::new());
-        assert_eq!(with(1), Some(said(1, "no control")));
-        assert_eq!(with(2), Some(said(2, "no file")));
-        assert_eq!(with(3), None);
-        assert_eq!(workers.complaints(), [said(2, "no file")], "the last");
-        assert_eq!(workers.new_complaints().len(), 2);
-        give_back(1, "no control");
-        give_back(2, "another");
-        assert_eq!(workers.new_complaints(), [said(2, "another")]);
-    }
-}
+mod tests;

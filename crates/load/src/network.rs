@@ -1,22 +1,24 @@
 //! The real connections: sockets, one epoll instance, HTTP/1.1 or HTTP/2 on them, with or without
 //! TLS.
 
-use std::io::{self, Read as _, Write as _};
+mod events;
+mod socket;
+
+use std::io::{self, Write as _};
 use std::time::Instant;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, SendFlags, sockopt};
 
+use self::socket::{connect, key, words};
 use crate::connection::Connection;
-use crate::counts::NO_PORT;
-use crate::engine::{Answered, World};
+use crate::engine::Answered;
 use crate::http2::{Ended, Session};
 use crate::job::Job;
+use crate::machine;
 use crate::service::Service;
-use crate::{endpoint::Address, machine};
 
 /// Events that are taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
@@ -24,8 +26,6 @@ const EVENTS_MAX: usize = 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// A request that no server looks at is given to so many connections.
 const AGAIN_MAX: u8 = 10;
-/// What an answer is called that breaks off.
-const BROKEN_OFF: &str = "unexpected end of file";
 
 /// The connections of one thread.
 pub(crate) struct Network<'a> {
@@ -288,153 +288,6 @@ impl<'a> Network<'a> {
         let _ = epoll::modify(&self.epoll, socket, data, flags);
     }
 
-    /// The socket takes bytes: the connection is there, or what was kept can go.
-    fn writable(&mut self, place: usize, answers: &mut Vec<Answered>) {
-        let connection = &mut self.connections[place];
-        let Some(socket) = &connection.socket else {
-            return;
-        };
-        if connection.is_connecting {
-            let error = match sockopt::socket_error(socket) {
-                Ok(Ok(())) => return self.connected(place, answers),
-                Ok(Err(error)) | Err(error) => error,
-            };
-            connection.socket = None;
-            connection.generation = connection.generation.wrapping_add(1);
-            if connection.tried < self.service.addresses.len() {
-                return self.open(place, answers);
-            }
-            return self.fail(place, &words(error.into()), answers);
-        }
-        let kept = std::mem::take(&mut connection.unwritten);
-        let sent = self.send(place, &kept);
-        match sent {
-            Ok(()) if self.connections[place].unwritten.is_empty() => {
-                self.watch_for_room(place, false);
-            }
-            Ok(()) => {}
-            Err(error) => self.lost(place, &words(error), answers),
-        }
-    }
-
-    fn readable(&mut self, place: usize, answers: &mut Vec<Answered>) {
-        loop {
-            let generation = self.connections[place].generation;
-            let Some(socket) = &self.connections[place].socket else {
-                return;
-            };
-            let length = match net::recv(socket, &mut *self.buffer, RecvFlags::empty()) {
-                Ok((_, 0)) => return self.ended(place, answers),
-                Ok((_, length)) => length,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(error) => return self.lost(place, &words(error.into()), answers),
-            };
-            self.totals.received_bytes += length as u64;
-            let buffer = std::mem::take(&mut self.buffer);
-            if self.connections[place].tls.is_some() {
-                self.take_tls(place, &buffer[..length], answers);
-            } else {
-                self.take(place, &buffer[..length], answers);
-            }
-            self.buffer = buffer;
-            let is_same = self.connections[place].generation == generation;
-            if !is_same || length < READ_BYTES {
-                return;
-            }
-        }
-    }
-
-    /// Takes bytes of TLS.
-    fn take_tls(&mut self, place: usize, mut bytes: &[u8], answers: &mut Vec<Answered>) {
-        let generation = self.connections[place].generation;
-        let mut plain = std::mem::take(&mut self.plain);
-        while !bytes.is_empty() {
-            let Some(tls) = &mut self.connections[place].tls else {
-                break;
-            };
-            let mut read = || -> Result<(), String> {
-                tls.read_tls(&mut bytes).map_err(words)?;
-                tls.process_new_packets()
-                    .map_err(|error| format!("TLS: {error}"))?;
-                Ok(())
-            };
-            if let Err(why) = read() {
-                // The other side is told why.
-                let _ = self.send_tls(place);
-                self.fail(place, &why, answers);
-                break;
-            }
-            let speaks_http2 = tls.alpn_protocol() == Some(b"h2");
-            if self.service.is_http2 && !tls.is_handshaking() && !speaks_http2 {
-                let why = "the service does not offer HTTP/2 over TLS";
-                self.fail(place, why, answers);
-                break;
-            }
-            if let Err(error) = self.send_tls(place) {
-                self.lost(place, &words(error), answers);
-                break;
-            }
-            loop {
-                let tls = &mut self.connections[place].tls;
-                let Some(tls) = tls else { break };
-                // An error says that there is nothing more for now.
-                match tls.reader().read(&mut plain) {
-                    Ok(length) if length > 0 => self.take(place, &plain[..length], answers),
-                    _ => break,
-                }
-                if self.connections[place].generation != generation {
-                    break;
-                }
-            }
-            if self.connections[place].generation != generation {
-                break;
-            }
-        }
-        self.plain = plain;
-    }
-
-    /// Takes bytes of HTTP.
-    fn take(&mut self, place: usize, bytes: &[u8], answers: &mut Vec<Answered>) {
-        let connection = &mut self.connections[place];
-        if let Some(session) = &mut connection.session {
-            session.take(bytes);
-            return self.drive(place, answers);
-        }
-        if connection.job.is_none() {
-            // A server that gives up an idle connection may say so first (408).
-            return self.close(place);
-        }
-        match connection.answer.take(bytes) {
-            Ok(left) if connection.answer.is_done() => self.finish(place, left > 0, answers),
-            Ok(_) => {}
-            Err(why) => self.fail(place, &why.to_string(), answers),
-        }
-    }
-
-    /// An answer of HTTP/1.1 is whole.
-    fn finish(&mut self, place: usize, has_more: bool, answers: &mut Vec<Answered>) {
-        let connection = &mut self.connections[place];
-        if let Some(job) = connection.job.take() {
-            answers.push(Answered {
-                ticket: job.ticket,
-                result: Ok(connection.answer.status()),
-            });
-        }
-        connection.answered += 1;
-        connection.active = 0;
-        // Bytes behind an answer belong to none; a request not sent whole cannot be followed by
-        // another.
-        let is_over = has_more
-            || connection.is_last
-            || connection.answer.closes()
-            || !connection.unwritten.is_empty();
-        if is_over {
-            self.close(place);
-        } else {
-            self.set_free(place, true);
-        }
-    }
-
     /// Goes on with HTTP/2.
     fn drive(&mut self, place: usize, answers: &mut Vec<Answered>) {
         let mut ended = std::mem::take(&mut self.ended);
@@ -510,23 +363,6 @@ impl<'a> Network<'a> {
         self.closed.push(successor);
     }
 
-    /// The other side has closed.
-    fn ended(&mut self, place: usize, answers: &mut Vec<Answered>) {
-        let connection = &mut self.connections[place];
-        if let Some(session) = &mut connection.session {
-            session.end();
-            self.drive(place, answers);
-            if self.connections[place].socket.is_some() {
-                self.fail(place, BROKEN_OFF, answers);
-            }
-            return;
-        }
-        if connection.job.is_some() && connection.answer.end() {
-            return self.finish(place, true, answers);
-        }
-        self.lost(place, BROKEN_OFF, answers);
-    }
-
     /// A connection of HTTP/1.1 broke. Where it had served before and nothing of this answer came,
     /// the server closed it as idle while the request was on its way: a request that may be sent
     /// twice is (RFC 9110, 9.2.2).
@@ -584,144 +420,5 @@ impl<'a> Network<'a> {
             self.closed.push(place);
         }
         connection.clear();
-    }
-}
-
-impl World for Network<'_> {
-    fn now_ns(&mut self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn has_room(&self) -> bool {
-        !self.free.is_empty() || !self.closed.is_empty()
-    }
-
-    fn begin(&mut self, ticket: u32, request: usize, answers: &mut Vec<Answered>) {
-        self.again[ticket as usize] = 0;
-        self.assign(Job { ticket, request }, answers);
-    }
-
-    fn abandon(&mut self, ticket: u32) {
-        let place = self.places[ticket as usize];
-        let connection = &mut self.connections[place];
-        if let Some(session) = &mut connection.session {
-            session.abandon(ticket);
-            connection.active = connection.active.saturating_sub(1);
-            if connection.is_draining && connection.active == 0 {
-                self.close(place);
-            } else if !connection.is_draining {
-                self.set_free(place, true);
-            }
-        } else if connection.unsent.iter().any(|job| job.ticket == ticket) {
-            connection.unsent.retain(|job| job.ticket != ticket);
-            connection.active = connection.active.saturating_sub(1);
-            self.set_free(place, true);
-        } else if connection.job.is_some_and(|job| job.ticket == ticket) {
-            connection.job = None;
-            self.close(place);
-        }
-    }
-
-    fn poll(&mut self, until_ns: Option<u64>) -> usize {
-        let wait_ns = until_ns.map_or(0, |until| until.saturating_sub(self.now_ns()));
-        let mut timeout = timespec(wait_ns);
-        self.events.clear();
-        loop {
-            let room = spare_capacity(&mut self.events);
-            match epoll::wait(&self.epoll, room, Some(&timeout)) {
-                Ok(count) => return count,
-                // epoll_pwait2 came with Linux 5.11: before, whole milliseconds, and the rest
-                // without a pause.
-                Err(Errno::NOSYS) => timeout = timespec(wait_ns / 1_000_000 * 1_000_000),
-                Err(_) => return 0,
-            }
-        }
-    }
-
-    fn handle(&mut self, index: usize, answers: &mut Vec<Answered>) {
-        let event = self.events[index];
-        let (place, generation) = place_of(event.data.u64());
-        let flags = event.flags;
-        // Closed, and perhaps opened again, since the kernel said so.
-        if self.connections[place].generation != generation {
-            return;
-        }
-        let broken = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
-        if flags.contains(epoll::EventFlags::OUT)
-            || (self.connections[place].is_connecting && flags.intersects(broken))
-        {
-            self.writable(place, answers);
-            if self.connections[place].generation != generation {
-                return;
-            }
-        }
-        if flags.intersects(epoll::EventFlags::IN | broken)
-            && !self.connections[place].is_connecting
-        {
-            self.readable(place, answers);
-        }
-    }
-
-    fn run_queue_ns(&mut self) -> u64 {
-        self.sampler.run_queue_ns()
-    }
-
-    fn sample(&mut self) -> machine::Sample {
-        self.sampler.read()
-    }
-
-    fn traffic(&self) -> machine::Traffic {
-        self.totals
-    }
-}
-
-fn key(place: usize, generation: u32) -> u64 {
-    u64::from(generation) << 32 | place as u64
-}
-
-fn place_of(key: u64) -> (usize, u32) {
-    let generation = u32::try_from(key >> 32).unwrap_or(0);
-    let place = usize::try_from(key & u64::from(u32::MAX)).unwrap_or(0);
-    (place, generation)
-}
-
-fn timespec(ns: u64) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
-    }
-}
-
-/// A socket that connects, and whether it has.
-fn connect(address: &Address) -> Result<(OwnedFd, bool), Errno> {
-    let family = match address {
-        Address::Ip(address) if address.is_ipv4() => AddressFamily::INET,
-        Address::Ip(_) => AddressFamily::INET6,
-        Address::Unix(_) => AddressFamily::UNIX,
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-    let connected = match address {
-        Address::Ip(address) => net::connect(&socket, address),
-        Address::Unix(path) => net::connect(&socket, &net::SocketAddrUnix::new(path)?),
-    };
-    match connected {
-        Ok(()) => Ok((socket, true)),
-        Err(Errno::INPROGRESS) => Ok((socket, false)),
-        Err(error) => Err(error),
-    }
-}
-
-/// What went wrong, in a few words that many requests have in common.
-fn words(error: io::Error) -> String {
-    if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
-        return NO_PORT.to_owned();
-    }
-    match error.kind().to_string() {
-        // The standard library has no word for it; the error itself has.
-        kind if ["other error", "uncategorized error"].contains(&kind.as_str()) => {
-            error.to_string()
-        }
-        kind => kind,
     }
 }

@@ -1,17 +1,18 @@
 //! What the threads that serve one device share: the book of tenants behind a lock that only
 //! admissions and a step every 100 ms take, and atomics for everything that a round needs.
 
-use std::collections::HashMap;
+mod control;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use self::control::Control;
 use crate::account::{Account, Judged, Parked, Scales, position};
-use crate::admission::{Admission, Refused};
-use crate::feedback::{Feedback, Seen};
-use crate::learning::{Finding, Learner};
-use crate::notice::{Notice, Notices};
+use crate::admission::Refused;
+use crate::feedback::Seen;
+use crate::notice::Notice;
 use crate::word::Word;
 use crate::{DeviceModel, Drift, Objective, TenantSpec, rounded, tokens_of};
 
@@ -22,8 +23,6 @@ pub const THREADS_MAX: u32 = 64;
 const STEP_NS: u64 = 100_000_000;
 /// Steps between two lessons of the curve: a second.
 const LESSON_STEPS: u32 = 10;
-/// Reads of a second that its 95th percentile needs to teach something.
-const LESSON_READS_MIN: u64 = 200;
 /// So long after the last write reads count as cheap: a flash device goes on working on writes
 /// that it has answered.
 const QUIET_NS: u64 = 1_000_000_000;
@@ -77,23 +76,6 @@ pub struct Device {
     spent_tokens: Word,
 }
 
-#[derive(Debug)]
-struct Control {
-    /// Accounts that several threads may share, by their tenants' names.
-    accounts: HashMap<Box<str>, Arc<Account>>,
-    /// The model that was given, before anything was learnt.
-    calibration: Option<DeviceModel>,
-    admission: Admission,
-    feedback: Feedback,
-    mixed: Option<Learner>,
-    read_only: Option<Learner>,
-    notices: Notices,
-    steps: u32,
-    lesson_at_ns: u64,
-    lesson_spent: u64,
-    drift: Option<Drift>,
-}
-
 /// How a device fares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceStatus {
@@ -130,23 +112,9 @@ impl Device {
     /// one thread a round is cheaper.
     pub fn for_threads(model: Option<DeviceModel>, threads_max: u32) -> Self {
         let threads_max = threads_max.clamp(1, THREADS_MAX);
-        let mut control = Control {
-            accounts: HashMap::new(),
-            calibration: None,
-            admission: Admission::new(None),
-            feedback: Feedback::new(),
-            mixed: None,
-            read_only: None,
-            notices: Notices::new(),
-            steps: 0,
-            lesson_at_ns: 0,
-            lesson_spent: 0,
-            drift: None,
-        };
-        control.calibrate(model);
         let device = Self {
             threads_max,
-            control: Mutex::new(control),
+            control: Mutex::new(Control::new(model)),
             best_effort_each: AtomicU64::new(0),
             spare_each: AtomicU64::new(0),
             is_limited: AtomicBool::new(false),
@@ -550,61 +518,5 @@ impl Device {
             );
         }
         self.publish(&control);
-    }
-}
-
-impl Control {
-    fn calibrate(&mut self, model: Option<DeviceModel>) {
-        let curve = model.as_ref().map(|model| model.curve.clone());
-        let mixed = curve.as_ref().and_then(|curve| curve.mixed.clone());
-        self.mixed = mixed.map(Learner::new);
-        self.read_only = curve.map(|curve| Learner::new(curve.read_only));
-        self.feedback = Feedback::new();
-        self.drift = None;
-        self.calibration.clone_from(&model);
-        self.admission.set_model(model);
-    }
-
-    fn needed(&self, spec: &TenantSpec) -> u64 {
-        spec.objective
-            .map_or(0, |objective| self.admission.needed(&objective))
-    }
-
-    fn learn(&mut self, now_ns: u64, lesson: u64, spent: u64, is_quiet: bool) {
-        let (time_ns, tokens) = (
-            now_ns.saturating_sub(self.lesson_at_ns),
-            spent - self.lesson_spent,
-        );
-        (self.lesson_at_ns, self.lesson_spent) = (now_ns, spent);
-        let (reads, p95_us) = (lesson >> 32, (lesson & u64::from(u32::MAX)) as f64);
-        if reads < LESSON_READS_MIN || time_ns == 0 {
-            return;
-        }
-        let is_read_only = self.admission.shares(1.0, is_quiet).is_read_only;
-        let learner = match is_read_only {
-            true => &mut self.read_only,
-            false => &mut self.mixed,
-        };
-        let Some(learner) = learner else { return };
-        let tokens_per_s = tokens as f64 * 1e9 / time_ns as f64;
-        match learner.observe(tokens_per_s, p95_us) {
-            Finding::Nothing => {}
-            Finding::Drifted(drift) => {
-                self.drift = Some(drift);
-                self.notices.push(Notice::CalibrationNoLongerHolds(drift));
-            }
-            Finding::Holds => {
-                self.drift = None;
-                self.notices.push(Notice::CalibrationHolds);
-            }
-        }
-        let learnt = learner.learnt();
-        if let Some(mut model) = self.admission.model().cloned() {
-            match is_read_only {
-                true => model.curve.read_only = learnt,
-                false => model.curve.mixed = Some(learnt),
-            }
-            self.admission.set_model(Some(model));
-        }
     }
 }

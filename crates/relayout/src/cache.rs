@@ -5,15 +5,17 @@
 //! whatever other patches are in force, so a switch that is cut short anywhere leaves a process
 //! that runs, partly in one layout and partly in another.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod layouts;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{find_stub, take_out_stub};
 use crate::chain::Chain;
-use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store};
+use crate::manifest::{LoadedObject, Manifest, Patch, Region, Store};
 use crate::maps::{self, Mapping, PAGE};
-use crate::patching::{Switched, originals, places, write_image};
+use crate::patching::{Switched, places, write_image};
 use crate::process::{Object, Process};
 use crate::region::{self, write_header};
 use crate::unwinder::Unwinder;
@@ -210,147 +212,6 @@ impl CodeCache {
         self.manifest.stub = Some(stub.clone());
         self.save()?;
         Ok(stub)
-    }
-
-    /// Announces a layout: its patches, whose old bytes must be what the process holds while no
-    /// layout is in force. What crosses a page, overlaps another patch or does not hold the old
-    /// bytes is left out; how many were is the second number. The first is the generation's. All
-    /// code is in `regions` by now.
-    ///
-    /// # Errors
-    /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
-    pub fn announce(
-        &mut self,
-        patches: Vec<Patch>,
-        regions: &[Region],
-    ) -> Result<(u32, usize), RelayoutError> {
-        let wanted = patches.len();
-        let numbers = self.announce_all(vec![patches], regions)?;
-        let number = numbers.first().copied().unwrap_or(0);
-        let kept = self.manifest.generation(number)?.patches.len();
-        Ok((number, wanted - kept))
-    }
-
-    /// Announces several layouts at once, so that the disk is waited for once. Their numbers.
-    ///
-    /// # Errors
-    /// As [`CodeCache::announce`].
-    pub fn announce_all(
-        &mut self,
-        layouts: Vec<Vec<Patch>>,
-        regions: &[Region],
-    ) -> Result<Vec<u32>, RelayoutError> {
-        let _lock = self.lock()?;
-        let objects = self.process.objects()?;
-        if self.has_unwinder {
-            let known = self.manifest.unwinder.take();
-            self.manifest.unwinder = Unwinder::find(&self.process, &objects, known.as_ref())?;
-        }
-        for region in regions {
-            let known = self.manifest.region(region.address)?;
-            known.lookups.clone_from(&region.lookups);
-        }
-        for region in regions.iter().filter(|region| region.is_code) {
-            region::set_complete(&self.process.memory, region)?;
-        }
-        let mut numbers = Vec::new();
-        for patches in layouts {
-            let patches = self.applicable(patches)?;
-            let number = self.manifest.next_number();
-            self.note_objects(&objects, &patches);
-            self.manifest.generations.push(Generation {
-                number,
-                patches,
-                regions: regions.iter().map(|region| region.address).collect(),
-            });
-            numbers.push(number);
-        }
-        self.save()?;
-        Ok(numbers)
-    }
-
-    /// The patches that can be made.
-    fn applicable(&self, mut patches: Vec<Patch>) -> Result<Vec<Patch>, RelayoutError> {
-        let originals = originals(&self.manifest);
-        let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
-        patches.sort_by_key(|patch| patch.address);
-        for patch in patches {
-            let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
-            let page = |address: u64| address / PAGE as u64;
-            let is_one_page = page(patch.address) == page(patch.end() - 1);
-            // The nearest known one to the left decides: originals do not overlap each other.
-            let is_known = originals.get(&patch.address) == Some(&patch.old.0);
-            let is_free = || {
-                let before = originals.range(..patch.end()).next_back();
-                before.is_none_or(|(start, old)| start + old.len() as u64 <= patch.address)
-            };
-            if !(is_apart && is_one_page && (is_known || is_free())) {
-                continue;
-            }
-            let found = self.process.memory.read(patch.address, patch.old.0.len())?;
-            if is_known || found == patch.old.0 {
-                kept.push(patch);
-            }
-        }
-        Ok(kept)
-    }
-
-    /// Puts down which files the patches are in.
-    fn note_objects(&mut self, objects: &[Object], patches: &[Patch]) {
-        for object in objects {
-            let known = object.loaded();
-            let first = patches.partition_point(|patch| patch.address < known.start);
-            let is_patched = patches
-                .get(first)
-                .is_some_and(|patch| patch.address < known.end);
-            if is_patched && !self.manifest.objects.contains(&known) {
-                self.manifest.objects.push(known);
-            }
-        }
-    }
-
-    /// Forgets layouts that are not in force, but for those of which some place of the family still
-    /// holds what they put there.
-    ///
-    /// # Errors
-    /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Gone`].
-    pub fn forget(&mut self, numbers: &[u32]) -> Result<(), RelayoutError> {
-        let _lock = self.lock()?;
-        self.gather();
-        let mut gone = Vec::new();
-        for number in numbers {
-            if *number != self.manifest.generation && !self.is_somewhere(*number)? {
-                gone.push(*number);
-            }
-        }
-        let generations = &mut self.manifest.generations;
-        generations.retain(|generation| !gone.contains(&generation.number));
-        self.save()
-    }
-
-    /// Whether some place still holds what a layout that is not in force put there.
-    fn is_somewhere(&self, number: u32) -> Result<bool, RelayoutError> {
-        let in_force = self.manifest.generation(self.manifest.generation);
-        let in_force: BTreeMap<u64, &Patch> = in_force
-            .iter()
-            .flat_map(|generation| &generation.patches)
-            .map(|patch| (patch.address, patch))
-            .collect();
-        for patch in &self.manifest.generation(number)?.patches {
-            let same = |known: &&Patch| known.new == patch.new;
-            if in_force.get(&patch.address).is_some_and(same) {
-                continue;
-            }
-            for process in self.family() {
-                match process.memory.read(patch.address, patch.new.0.len()) {
-                    Ok(found) if found == patch.new.0 => return Ok(true),
-                    Ok(_) | Err(RelayoutError::Memory { .. }) => {}
-                    Err(RelayoutError::Gone { pid }) if pid != self.process.pid => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(false)
     }
 
     /// Puts a layout in force in the whole family; 0 is the original one.

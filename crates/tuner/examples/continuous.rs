@@ -11,7 +11,7 @@
 )]
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tuner::continuous::Entry;
 use tuner::continuous::simulation::{BEGIN, SPEC, Sample, Scenario, Simulated};
@@ -34,67 +34,8 @@ fn main() {
         &host::Roots::default(),
     )
     .unwrap();
-    let mut table = String::new();
-    let mut log = String::new();
-    let mut unexplained = 0;
-    for seed in 1..=SEEDS {
-        let scenario = Scenario {
-            seed,
-            ..Scenario::ninety_days()
-        };
-        let mut world = Simulated::new(&spec, &scenario, seed);
-        world.go_on().unwrap();
-        let oracle = oracle(&spec, &scenario, &world.samples);
-        let mean = |of: &dyn Fn(&Sample) -> f64| {
-            100.0 * world.samples.iter().map(of).sum::<f64>() / world.samples.len() as f64
-        };
-        let state = world.kept.clone().unwrap();
-        let without = without_a_change(&scenario, &world.entries);
-        let broken = |of: &dyn Fn(&Sample) -> bool| {
-            // A round stands for a quarter of an hour.
-            world.samples.iter().filter(|sample| of(sample)).count() as f64 / 4.0
-        };
-        writeln!(
-            table,
-            "| {seed} | {:.1} % | {:.1} % | {:.1} % | {} | {without} | {} | {} | {:.2} | {:.1} h | {:.1} h |",
-            mean(&|sample| sample.gain),
-            mean(&|sample| sample.never),
-            100.0 * oracle.iter().sum::<f64>() / oracle.len() as f64,
-            state.alarms,
-            state.promotions,
-            state.rollbacks,
-            state.promotions as f64 / scenario.days,
-            broken(&|sample| sample.is_broken),
-            broken(&|sample| sample.is_never_broken),
-        )
-        .unwrap();
-        unexplained += without;
-        if seed == 1 {
-            for entry in &world.entries {
-                let day = entry.at.duration_since(BEGIN).as_secs_f64() / DAY_S;
-                writeln!(log, "day {day:6.2}  {:<10} {}", entry.kind, entry.text).unwrap();
-            }
-            std::fs::write(
-                dir.join("continuous.svg"),
-                picture(&scenario, &world.samples, &oracle),
-            )
-            .unwrap();
-        }
-    }
-    let (mut alarms, mut changes, mut worst) = (0, 0, 0);
-    for seed in 1..=QUIET {
-        let scenario = Scenario {
-            seed,
-            ..Scenario::quiet(90.0)
-        };
-        let mut world = Simulated::new(&spec, &scenario, 1000 + seed);
-        world.go_on().unwrap();
-        let state = world.kept.as_ref().unwrap();
-        alarms += state.alarms;
-        worst = worst.max(state.alarms);
-        // The first is what it is for.
-        changes += state.promotions.saturating_sub(1) + state.rollbacks;
-    }
+    let (table, log, unexplained) = changing(&spec, &dir);
+    let (alarms, changes, worst) = quiet(&spec);
     let days = 90.0 * QUIET as f64;
     // Poisson, by the square root transformation (Anscombe 1948).
     let interval = [-1.96, 1.96]
@@ -138,6 +79,79 @@ cannot be asked for holds every change.\n",
     );
     println!("{table}\nfalse alarms: {alarms} in {days} days, {interval:?}");
     std::fs::write(dir.join("continuous.md"), text).unwrap();
+}
+
+/// A row for each seed of the scenario, the first seed's history, and the alarms without a change.
+/// Draws the first seed's picture.
+fn changing(spec: &CheckedSpec, dir: &Path) -> (String, String, usize) {
+    let mut table = String::new();
+    let mut log = String::new();
+    let mut unexplained = 0;
+    for seed in 1..=SEEDS {
+        let scenario = Scenario {
+            seed,
+            ..Scenario::ninety_days()
+        };
+        let mut world = Simulated::new(spec, &scenario, seed);
+        world.go_on().unwrap();
+        let oracle = oracle(spec, &scenario, &world.samples);
+        let mean = |of: &dyn Fn(&Sample) -> f64| {
+            100.0 * world.samples.iter().map(of).sum::<f64>() / world.samples.len() as f64
+        };
+        let state = world.kept.clone().unwrap();
+        let without = without_a_change(&scenario, &world.entries);
+        let broken = |of: &dyn Fn(&Sample) -> bool| {
+            // A round stands for a quarter of an hour.
+            world.samples.iter().filter(|sample| of(sample)).count() as f64 / 4.0
+        };
+        writeln!(
+            table,
+            "| {seed} | {:.1} % | {:.1} % | {:.1} % | {} | {without} | {} | {} | {:.2} | {:.1} h | {:.1} h |",
+            mean(&|sample| sample.gain),
+            mean(&|sample| sample.never),
+            100.0 * oracle.iter().sum::<f64>() / oracle.len() as f64,
+            state.alarms,
+            state.promotions,
+            state.rollbacks,
+            state.promotions as f64 / scenario.days,
+            broken(&|sample| sample.is_broken),
+            broken(&|sample| sample.is_never_broken),
+        )
+        .unwrap();
+        unexplained += without;
+        if seed == 1 {
+            for entry in &world.entries {
+                let day = entry.at.duration_since(BEGIN).as_secs_f64() / DAY_S;
+                writeln!(log, "day {day:6.2}  {:<10} {}", entry.kind, entry.text).unwrap();
+            }
+            std::fs::write(
+                dir.join("continuous.svg"),
+                picture(&scenario, &world.samples, &oracle),
+            )
+            .unwrap();
+        }
+    }
+    (table, log, unexplained)
+}
+
+/// Alarms, changes after the first, and the most alarms of one run, of runs in which nothing
+/// happens.
+fn quiet(spec: &CheckedSpec) -> (usize, usize, usize) {
+    let (mut alarms, mut changes, mut worst) = (0, 0, 0);
+    for seed in 1..=QUIET {
+        let scenario = Scenario {
+            seed,
+            ..Scenario::quiet(90.0)
+        };
+        let mut world = Simulated::new(spec, &scenario, 1000 + seed);
+        world.go_on().unwrap();
+        let state = world.kept.as_ref().unwrap();
+        alarms += state.alarms;
+        worst = worst.max(state.alarms);
+        // The first is what it is for.
+        changes += state.promotions.saturating_sub(1) + state.rollbacks;
+    }
+    (alarms, changes, worst)
 }
 
 /// The alarms that answer no change of the scenario.

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apply_steps;
 pub mod assignment;
 pub mod begun;
 pub mod bench;

@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use serde::Deserialize;
 use tuner::evaluation::{Block, Measurement, Outcome};
-use tuner::experiment::BY_USER;
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::{Mode, Spec};
 
 use super::database::{Cell, Database};
-use super::queue::is_queue_paused;
-use super::row::{State, find};
-use super::{Store, json, name_of, now_ms, to_json, usize_of};
+use super::row::find;
+use super::{Store, json, now_ms, to_json, usize_of};
 use crate::error::Error;
 
 /// An evaluation, without its blocks.
@@ -53,23 +50,6 @@ pub struct Running {
     pub number: usize,
     /// What is measured.
     pub configuration: Configuration,
-}
-
-/// Evaluations in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
-    /// Those that are measured now.
-    pub running: usize,
-    /// Those that ended.
-    pub ended: usize,
-    /// How long those that ended took, together.
-    pub measured_s: f64,
-    /// How long one took on average, once one has ended.
-    pub mean_s: Option<f64>,
-    /// When the first one began, in milliseconds since 1970.
-    pub first_ms: Option<i64>,
-    /// When the last one began.
-    pub last_ms: Option<i64>,
 }
 
 /// The columns of one evaluation.
@@ -431,69 +411,6 @@ impl Store {
         Ok(())
     }
 
-    /// How many evaluations of each experiment, by its number and name, had each outcome.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`].
-    pub fn outcomes(&self) -> Result<Vec<(i64, String, String, usize)>, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT e.id, e.name, v.outcome, COUNT(*) FROM evaluations v JOIN experiments e ON e.id = v.experiment \
-                 GROUP BY e.id, e.name, v.outcome ORDER BY e.id, v.outcome",
-                &[],
-            )
-        })?;
-        let text = |cell: &Cell| cell.text().unwrap_or_default().to_owned();
-        let counted = rows.iter().map(|row| {
-            let id = row[0].int().unwrap_or(0);
-            (id, name_of(&row[1]), text(&row[2]), usize_of(&row[3]))
-        });
-        Ok(counted.collect())
-    }
-
-    /// How many evaluations of an experiment there are, and how long they take.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`].
-    pub fn tally(&self, id: i64) -> Result<Tally, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT outcome, COUNT(*), SUM(duration_s), MIN(NULLIF(started_ms, 0)), MAX(NULLIF(started_ms, 0)) FROM evaluations \
-                 WHERE experiment = $1 GROUP BY outcome",
-                &[id.into()],
-            )
-        })?;
-        let mut tally = Tally::default();
-        for row in &rows {
-            let count = usize_of(&row[1]);
-            if row[0].text() == Some("running") {
-                tally.running = count;
-            } else {
-                tally.ended += count;
-                tally.measured_s += row[2].real().unwrap_or(0.0);
-            }
-            let first = [tally.first_ms, row[3].int()];
-            tally.first_ms = first.into_iter().flatten().min();
-            tally.last_ms = tally.last_ms.max(row[4].int());
-        }
-        tally.mean_s = (tally.ended > 0).then(|| tally.measured_s / tally.ended as f64);
-        Ok(tally)
-    }
-
-    /// Whether some evaluation was measured to its end, or until it was stopped early.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`].
-    pub fn has_measured(&self, id: i64) -> Result<bool, Error> {
-        let some = self.read(|database| {
-            database.query(
-                "SELECT number FROM evaluations WHERE experiment = $1 AND measurement IS NOT NULL LIMIT 1",
-                &[id.into()],
-            )
-        })?;
-        Ok(!some.is_empty())
-    }
-
     /// One evaluation with its blocks.
     ///
     /// # Errors
@@ -585,77 +502,4 @@ impl Store {
             Ok(())
         })
     }
-
-    /// After a restart: what ran here is not running any more (what workers measure is).
-    /// Evaluations are `lost`, or killed where that was wanted; experiments wait for their turn, or
-    /// are what they were to become.
-    pub(crate) fn recover(&self) -> Result<Vec<String>, Error> {
-        self.change(|database| {
-            let recovered = to_recover(database)?;
-            database.execute(
-                "UPDATE evaluations SET outcome = 'killed', reason = $1 \
-                   WHERE outcome = 'running' AND is_to_be_killed = 1 \
-                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0)",
-                &[BY_USER.into()],
-            )?;
-            database.batch(
-                "UPDATE evaluations SET outcome = 'failed', failure = 'lost', \
-                   reason = 'the coordinator ended while it was measured' WHERE outcome = 'running' \
-                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0);
-                 UPDATE experiments SET state = 'stopped', wish = NULL \
-                   WHERE state = 'running' AND wish = 'stop' AND on_workers = 0;
-                 UPDATE experiments SET state = 'paused', wish = NULL \
-                   WHERE state = 'running' AND wish = 'pause' AND on_workers = 0;",
-            )?;
-            // Before all others: what was begun is ended.
-            database.execute(
-                "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running' AND on_workers = 0",
-                &[State::Queued.name().into()],
-            )?;
-            // What they waited for has happened, or is found out again.
-            database.execute(
-                "UPDATE experiments SET message = NULL WHERE state = $1 AND on_workers = 0",
-                &[State::Queued.name().into()],
-            )?;
-            Ok(recovered)
-        })
-    }
-}
-
-/// What ran when the last coordinator ended, and what becomes of it, in words.
-fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
-    let is_paused = is_queue_paused(database)?;
-    let running = database.query(
-        "SELECT id, name, wish, spec, promotion FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
-        &[],
-    )?;
-    let lost = database.query(
-        "SELECT experiment, number FROM evaluations WHERE outcome = 'running' \
-         AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0) ORDER BY experiment, number",
-        &[],
-    )?;
-    // A paused queue does not hold what watches its promotion.
-    let is_watched = |row: &[Cell]| {
-        let spec = json::<Spec>(&row[3]);
-        spec.is_ok_and(|spec| spec.mode == Mode::Continuous) && row[4].text().is_some()
-    };
-    let each = running.iter().map(|row| {
-        let id = row[0].int().unwrap_or(0);
-        let then = match row[2].text() {
-            Some("stop") => "it is stopped, as a user wished",
-            Some("pause") => "it is paused, as a user wished",
-            _ if is_paused && !is_watched(row) => "it waits until the queue is resumed",
-            _ => "it goes on",
-        };
-        let evaluation = lost.iter().find(|row| row[0].int() == Some(id));
-        let evaluation = evaluation.and_then(|row| row[1].int());
-        let evaluation = evaluation.map_or_else(String::new, |number| {
-            format!("; evaluation {number} was interrupted")
-        });
-        let name = name_of(&row[1]);
-        format!(
-            "experiment {id} ({name}) was running when the last server ended: {then}{evaluation}"
-        )
-    });
-    Ok(each.collect())
 }

@@ -19,9 +19,11 @@ mod evaluations;
 mod experiments;
 mod promotion;
 mod queue;
+mod recovery;
 mod requests;
 mod row;
 mod schema;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -35,11 +37,12 @@ pub(crate) use creation::Elsewhere;
 pub use creation::NewExperiment;
 pub use database::Location;
 use database::{Cell, Database};
-pub use evaluations::{EvaluationRow, Point, Running, Tally};
+pub use evaluations::{EvaluationRow, Point, Running};
 pub use promotion::Promotion;
 pub use requests::Once;
 pub use row::{ExperimentRow, State, Summary, Wish};
 pub(crate) use row::{refused, unfinished};
+pub use tally::Tally;
 use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;
 

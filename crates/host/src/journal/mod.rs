@@ -21,8 +21,11 @@
 mod file;
 mod group;
 mod record;
+mod report;
+mod reset;
 mod restore;
 mod together;
+mod undo;
 
 pub use file::{Change, Former};
 
@@ -40,7 +43,7 @@ use crate::knob::{Knob, is_same_state, is_taken_as, normalise};
 use crate::lock::Lock;
 use crate::roots::Roots;
 use record::{Action, Line, Pendings, Record};
-pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
+pub use report::{RestoreOutcome, RestoreReport, RestoredItem};
 
 /// The journal's file in the state directory.
 const FILE: &str = "journal.jsonl";

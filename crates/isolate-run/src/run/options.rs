@@ -1,0 +1,31 @@
+//! How to run, and who is told what happens.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::status::Status;
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A directory for the record of the run.
+    pub out: Option<PathBuf>,
+    /// End after so long.
+    pub duration: Option<Duration>,
+    /// Decide and write down, and act on nothing, whatever the configuration says.
+    pub observe: bool,
+}
+
+/// Who is told what happens.
+pub trait Watcher {
+    /// A second has passed.
+    fn row(&mut self, status: &Status);
+
+    /// A step has passed: the time to answer who waits.
+    fn step(&mut self, status: &Status) {
+        let _ = status;
+    }
+
+    /// Something worth a line of the log.
+    fn say(&mut self, text: &str);
+}

@@ -1,0 +1,425 @@
+//! A session: what it watches and steers, one look, and one decision carried out.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use host::{Journal, RestoreReport, Roots};
+use isolation::{
+    Controller, Decision, GroupSeen, MachineSeen, Observation, ServiceSeen, Setting, Subject,
+    guarded,
+};
+
+use super::options::{Options, Watcher};
+use super::subjects::{Steered, Watched, open_services, service_status, steered};
+use crate::config::Config;
+use crate::counters::{Counters, Machine, Traffic};
+use crate::error::IsolateError;
+use crate::latency::Seen;
+use crate::record::{Entry, Recorder};
+use crate::status::{self, GroupStatus, Status};
+use crate::steer::{Outcome, Steer};
+use crate::subject::{Place, is_same_or_above, place_of};
+use crate::watchdog::Watchdog;
+
+/// Decisions that the status shows.
+const RECENT_MAX: usize = 20;
+
+pub(super) struct Session {
+    pub(super) roots: Roots,
+    pub(super) state_dir: PathBuf,
+    pub(super) config: Config,
+    observe: bool,
+    pub(super) controller: Box<dyn Controller>,
+    pub(super) steer: Steer,
+    /// `None` while only observing: then nothing is changed, and other Slacklines may run.
+    pub(super) journal: Option<Journal>,
+    pub(super) watchdog: Option<Watchdog>,
+    recorder: Option<Recorder>,
+    pub(super) services: Vec<Watched>,
+    pub(super) groups: Vec<Steered>,
+    machine: Machine,
+    traffic: Traffic,
+    cores: f64,
+    busy_cores: f64,
+    pub(super) began: Instant,
+    looked: Option<Instant>,
+    pub(super) found: Option<Instant>,
+    pub(super) step: Duration,
+    pub(super) own_cpu_s: (Instant, f64),
+    pub(super) own_cores: f64,
+    decisions: std::collections::BTreeMap<String, u64>,
+    troubles: std::collections::BTreeMap<String, u64>,
+    recent: Vec<String>,
+}
+
+impl Session {
+    pub(super) fn begin(
+        config: Config,
+        state_dir: &Path,
+        options: &Options,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Self, IsolateError> {
+        let roots = Roots::default();
+        let observe = options.observe || config.policy.observe;
+        let recorder = options.out.as_deref().map(Recorder::create).transpose()?;
+        let services = open_services(&roots, &config)?;
+        let (mut journal, mut watchdog) = (None, None);
+        if !observe {
+            let mut opened = Journal::open(state_dir)?;
+            if !opened.is_empty() {
+                let report = opened.restore(&roots, false)?;
+                watcher.say(&format!(
+                    "{} things that a killed run left were put back",
+                    report.items.len()
+                ));
+            }
+            watchdog = Some(Watchdog::start(state_dir)?);
+            journal = Some(opened);
+        }
+        let now = Instant::now();
+        let cores = host::online_cpus(&roots)?.len();
+        #[expect(clippy::cast_precision_loss, reason = "a number of CPUs")]
+        let cores = cores as f64;
+        let groups = config.best_effort.iter().cloned().map(steered).collect();
+        let mut session = Self {
+            controller: guarded(&config.policy_settings()),
+            steer: Steer::new(roots.clone(), config.policy.link_device.clone()),
+            state_dir: state_dir.to_owned(),
+            observe,
+            journal,
+            watchdog,
+            recorder,
+            services,
+            groups,
+            machine: Machine::default(),
+            traffic: Traffic::default(),
+            cores,
+            busy_cores: 0.0,
+            began: now,
+            looked: None,
+            found: None,
+            step: Duration::from_secs_f64(config.policy.step_ms / 1000.0),
+            own_cpu_s: (now, host::own_cpu_s()),
+            own_cores: 0.0,
+            decisions: std::collections::BTreeMap::new(),
+            troubles: std::collections::BTreeMap::new(),
+            recent: Vec::new(),
+            config,
+            roots,
+        };
+        // What was begun is undone, whatever fails.
+        if let Err(error) = session.find().and_then(|()| session.check_apart()) {
+            session.end()?;
+            return Err(error);
+        }
+        Ok(session)
+    }
+
+    /// No best-effort group may be a service's, hold it, or be held by it.
+    pub(super) fn check_apart(&self) -> Result<(), IsolateError> {
+        for service in &self.services {
+            let Some(theirs) = service
+                .place
+                .as_ref()
+                .and_then(|place| place.group.as_deref())
+            else {
+                continue;
+            };
+            for group in &self.groups {
+                let Some(own) = group
+                    .work
+                    .place
+                    .as_ref()
+                    .and_then(|place| place.group.as_deref())
+                else {
+                    continue;
+                };
+                if is_same_or_above(own, theirs) || is_same_or_above(theirs, own) {
+                    return Err(IsolateError::NotThere {
+                        subject: format!("best-effort group {}", group.work.config.name),
+                        why: format!(
+                            "its control group {own} and that of service {}, {theirs}, hold each other: put them apart",
+                            service.service.name
+                        ),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, entry: &Entry) -> Result<(), IsolateError> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.write(entry),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn note(
+        &mut self,
+        watcher: &mut dyn Watcher,
+        text: &str,
+    ) -> Result<(), IsolateError> {
+        watcher.say(text);
+        let at_s = self.began.elapsed().as_secs_f64();
+        self.write(&Entry::Note {
+            at_s,
+            text: text.to_owned(),
+        })
+    }
+
+    /// Looks for services and groups again: a service restarts with another pid, a group comes and
+    /// goes.
+    pub(super) fn find(&mut self) -> Result<(), IsolateError> {
+        self.found = Some(Instant::now());
+        for service in &mut self.services {
+            let place = match place_of(&self.roots, &service.service) {
+                Ok(place) => Some(place),
+                Err(IsolateError::NotThere { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            if place != service.place {
+                service.counters = Counters::default();
+                service.place = place;
+            }
+            let place = service.place.as_ref();
+            service.pids = place.map_or_else(Vec::new, |place| place.pids(&self.roots));
+        }
+        for group in &mut self.groups {
+            let before = group.work.place.clone();
+            group.work.find(&self.roots, self.journal.as_mut())?;
+            group.work.ask_progress();
+            if before != group.work.place {
+                group.counters = Counters::default();
+                if group.work.place.is_none() {
+                    self.steer.forget(&group.work.config.name);
+                    let gone = before.and_then(|place| place.group);
+                    if let (Some(journal), Some(gone)) = (&mut self.journal, gone) {
+                        journal.forget_group(&gone)?;
+                    }
+                    group.settings.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all counters and sources.
+    pub(super) fn look(&mut self) -> Observation {
+        let now = Instant::now();
+        let elapsed_s = self
+            .looked
+            .map_or(1.0, |at| (now - at).as_secs_f64())
+            .max(1e-3);
+        self.looked = Some(now);
+        self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
+        let mut observation = Observation {
+            machine: MachineSeen {
+                busy_cores: self.busy_cores,
+                llc_ways: host::Resctrl::ways(&self.roots).map(u64::from),
+                link_mbit_per_s: self.config.policy.link_mbit_per_s,
+                ..Observation::of_cores(self.cores).machine
+            },
+            ..Observation::default()
+        };
+        for service in &mut self.services {
+            let rates = service.place.as_ref().and_then(|place| {
+                service
+                    .counters
+                    .look(&self.roots, place, elapsed_s, &service.pids)
+                    .ok()
+            });
+            let is_running = rates.is_some()
+                && service
+                    .place
+                    .as_ref()
+                    .is_some_and(|place| place.is_running(&self.roots));
+            service.rates = rates.unwrap_or_default();
+            let seen = service.latency.look();
+            let rate = seen.requests_per_s;
+            observation.services.push(ServiceSeen {
+                is_running,
+                fresh: seen.fresh,
+                window: seen.window.as_ref().ok().copied(),
+                window_s: service.objective.window_s,
+                load: rate
+                    .zip(service.service.peak_requests_per_s)
+                    .map(|(rate, peak)| rate / peak),
+                requests_per_s: rate,
+                cpu_cores: service.rates.cpu_cores,
+                quota_cores: service.rates.quota_cores,
+                throttled_share: service.rates.throttled_share,
+                waiting_share: service.rates.waiting_share,
+                ..ServiceSeen::without_data(&service.service.name, service.objective.latency_ms)
+            });
+            let fresh = seen
+                .fresh
+                .or(service.seen.as_ref().and_then(|seen| seen.fresh));
+            service.seen = Some(Seen { fresh, ..seen });
+        }
+        for group in &mut self.groups {
+            let rates = group
+                .work
+                .place
+                .as_ref()
+                .and_then(|place| group.counters.look(&self.roots, place, elapsed_s, &[]).ok());
+            group.is_running = rates.is_some() && group.work.is_running(&self.roots);
+            group.rates = rates.unwrap_or_default();
+            observation.groups.push(GroupSeen {
+                is_running: group.is_running,
+                ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
+            });
+        }
+        self.look_at_traffic(&mut observation, elapsed_s);
+        observation
+    }
+
+    /// What is sent and is not of a limited group counts as the services'.
+    fn look_at_traffic(&mut self, observation: &mut Observation, elapsed_s: f64) {
+        let Some(device) = &self.config.policy.link_device else {
+            return;
+        };
+        let places = self.groups.iter().filter_map(|group| {
+            let place = group.work.place.as_ref()?;
+            place.group.as_deref()
+        });
+        let rest = self.traffic.look(&self.roots, device, places, elapsed_s);
+        for (number, service) in observation.services.iter_mut().enumerate() {
+            service.egress_mbit_per_s = rest.map(|rest| if number == 0 { rest } else { 0.0 });
+        }
+    }
+
+    pub(super) fn act(
+        &mut self,
+        decision: &Decision,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
+        let place = match &decision.subject {
+            Subject::Group(name) => {
+                let mut groups = self.groups.iter();
+                let group = groups.find(|group| group.work.config.name == *name);
+                group.and_then(|group| group.work.place.clone())
+            }
+            Subject::Service(name) => {
+                let mut services = self.services.iter();
+                let service = services.find(|service| service.service.name == *name);
+                service.and_then(|service| service.place.clone())
+            }
+            Subject::Machine => None,
+        };
+        let services: Vec<Place> = self
+            .services
+            .iter()
+            .filter_map(|service| service.place.clone())
+            .collect();
+        let outcome = match &mut self.journal {
+            Some(journal) => self
+                .steer
+                .carry_out(journal, decision, place.as_ref(), &services),
+            None => Outcome::Observed,
+        };
+        *self
+            .decisions
+            .entry(decision.reason.name().to_owned())
+            .or_default() += 1;
+        let said = match &outcome {
+            Outcome::Applied | Outcome::Observed => None,
+            Outcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
+            Outcome::Lacking(why) => Some(("lacking", why.clone())),
+            Outcome::Refused(why) => Some(("refused", why.clone())),
+            Outcome::Yielded(why) => Some(("yielded", why.clone())),
+        };
+        let mut line = decision.to_string();
+        if let Some((kind, why)) = said {
+            let count = self.troubles.entry(kind.to_owned()).or_default();
+            *count += 1;
+            line = format!("{line}: {kind}: {why}");
+            // The record has them all; the log the first of each kind.
+            if *count == 1 {
+                watcher.say(&line);
+            }
+        } else if let Subject::Group(name) = &decision.subject
+            && let Some(group) = self
+                .groups
+                .iter_mut()
+                .find(|group| group.work.config.name == *name)
+        {
+            let actuator = decision.setting.actuator().to_owned();
+            let is_on = decision.setting == Setting::Off(false);
+            if is_on {
+                group.settings.remove(&actuator);
+            } else {
+                group
+                    .settings
+                    .insert(actuator, decision.setting.to_string());
+            }
+            group.reason = Some(decision.reason);
+        }
+        let at_s = self.began.elapsed().as_secs_f64();
+        self.recent.push(format!("{at_s:.1} s: {line}"));
+        let extra = self.recent.len().saturating_sub(RECENT_MAX);
+        self.recent.drain(..extra);
+        self.write(&Entry::Decision {
+            at_s,
+            decision: decision.clone(),
+            outcome,
+        })
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let services = self.services.iter().map(service_status).collect();
+        let groups = self.groups.iter().map(|group| GroupStatus {
+            name: group.work.config.name.clone(),
+            group: group
+                .work
+                .place
+                .as_ref()
+                .and_then(|place| place.group.clone()),
+            is_running: group.is_running,
+            cpu_cores: group.rates.cpu_cores,
+            progress: group.work.progress,
+            settings: group.settings.clone(),
+            reason: group.reason,
+        });
+        Status {
+            time: jiff::Timestamp::now().to_string(),
+            at_s: self.began.elapsed().as_secs_f64(),
+            pid: std::process::id(),
+            watchdog_pid: self.watchdog.as_ref().map(Watchdog::pid),
+            policy: self.config.policy.name,
+            observe: self.observe,
+            explanation: self.controller.explain(),
+            services,
+            groups: groups.collect(),
+            cores: self.cores,
+            busy_cores: self.busy_cores,
+            own_cores: self.own_cores,
+            step_s: self.step.as_secs_f64(),
+            decisions: self.decisions.clone(),
+            troubles: self.troubles.clone(),
+            recent: self.recent.clone(),
+            yielded: self.steer.yielded().collect(),
+        }
+    }
+
+    /// Puts everything back, and lets the watchdog go.
+    pub(super) fn end(&mut self) -> Result<RestoreReport, IsolateError> {
+        let restored = match &mut self.journal {
+            Some(journal) => journal.restore(&self.roots, false),
+            None => Ok(RestoreReport::default()),
+        };
+        for group in &mut self.groups {
+            group.work.reap();
+        }
+        status::remove(&self.state_dir);
+        let restored = restored?;
+        // Where something could not be put back, the watchdog tries again when this process has
+        // ended.
+        if restored.is_complete()
+            && let Some(watchdog) = self.watchdog.take()
+        {
+            watchdog.dismiss();
+        }
+        Ok(restored)
+    }
+}

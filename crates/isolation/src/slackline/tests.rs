@@ -1,0 +1,161 @@
+//! Tests of the controller, step by step.
+
+use super::*;
+use crate::observation::{GroupSeen, ServiceSeen};
+use crate::tail::Tail;
+
+/// A second of 1,000 requests, `above` of which were too slow.
+fn seen(above: u64, waiting: f64) -> Observation {
+    let fresh = Tail {
+        quantile: 0.99,
+        latency_ms: if above > 10 { 9.0 } else { 2.0 },
+        requests: 1000,
+        above: Some(above),
+    };
+    Observation {
+        services: vec![ServiceSeen {
+            fresh: Some(fresh),
+            window: Some(fresh),
+            window_s: 5.0,
+            load: Some(0.5),
+            waiting_share: Some(waiting),
+            ..ServiceSeen::without_data("web", 5.0)
+        }],
+        groups: vec![GroupSeen::running("batch", 1.0)],
+        ..Observation::of_cores(4.0)
+    }
+}
+
+fn run(slackline: &mut Slackline, seen: &Observation, from_s: u32, to_s: u32) -> Vec<String> {
+    let mut lines = Vec::new();
+    for second in from_s..to_s {
+        let decisions = slackline.step(seen, f64::from(second));
+        lines.extend(decisions.iter().map(ToString::to_string));
+    }
+    lines
+}
+
+#[test]
+fn it_begins_idle_and_off_doubles_and_opens() {
+    let mut slackline = Slackline::default();
+    let lines = run(&mut slackline, &seen(0, 0.0), 0, 30);
+    assert_eq!(lines[0], "group batch: cpu.idle (start)");
+    assert_eq!(lines[1], "group batch: off (start)");
+    assert!(
+        lines.contains(&"group batch: quota 0.40 cores (slack)".to_owned()),
+        "{lines:?}"
+    );
+    assert_eq!(lines.last().unwrap(), "group batch: no quota (slack)");
+}
+
+#[test]
+fn harm_is_undone_in_the_next_step_and_not_tried_again_for_a_minute() {
+    let mut slackline = Slackline::default();
+    run(&mut slackline, &seen(0, 0.0), 0, 6);
+    let before = slackline.budget;
+    assert!(before > 0.0);
+    run(&mut slackline, &seen(0, 0.0), 6, 8);
+    assert!(slackline.budget > before);
+    let lines = run(&mut slackline, &seen(60, 0.0), 8, 9);
+    assert!(lines[0].ends_with("(revert)"), "{lines:?}");
+    assert!((slackline.budget - before).abs() < 1e-9);
+    // From now on there is no harm, and the level is searched from below.
+    let lines = run(&mut slackline, &seen(0, 0.0), 10, 60);
+    assert!(slackline.budget < 4.0 * before, "{lines:?}");
+    run(&mut slackline, &seen(0, 0.0), 70, 90);
+    assert!(slackline.budget >= 2.0 * before, "{}", slackline.budget);
+}
+
+#[test]
+fn a_service_that_is_too_slow_alone_is_said_and_nothing_else_is_touched() {
+    let mut slackline = Slackline::default();
+    let lines = run(&mut slackline, &seen(100, 0.0), 0, 20);
+    assert_eq!(
+        lines,
+        ["group batch: cpu.idle (start)", "group batch: off (start)"]
+    );
+    assert!(slackline.explain().contains("violates its objective alone"));
+    // When the service recovers, best-effort work waits a little.
+    let lines = run(&mut slackline, &seen(0, 0.0), 20, 200);
+    assert!(
+        lines.iter().any(|line| line.contains("on (slack)")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn after_one_bad_second_of_the_service_alone_batch_work_waits_two_windows() {
+    let window_s = |seconds, above| {
+        let mut seen = seen(above, 0.0);
+        seen.services[0].window_s = seconds;
+        seen
+    };
+    for (seconds, earliest_s, latest_s) in [(2.0, 4, 10), (15.0, 30, 40)] {
+        let mut slackline = Slackline::default();
+        run(&mut slackline, &window_s(seconds, 100), 0, 2);
+        assert!(slackline.is_overloaded);
+        let lines = run(&mut slackline, &window_s(seconds, 0), 2, earliest_s);
+        assert!(lines.is_empty(), "{lines:?}");
+        let lines = run(&mut slackline, &window_s(seconds, 0), earliest_s, latest_s);
+        assert!(slackline.budget > 0.0, "{lines:?}");
+    }
+}
+
+#[test]
+fn a_fast_alarm_halves_the_budget_and_a_false_one_gives_it_back() {
+    let mut slackline = Slackline::default();
+    run(&mut slackline, &seen(0, 0.01), 0, 40);
+    let before = slackline.budget;
+    let lines = run(&mut slackline, &seen(0, 0.9), 40, 42);
+    assert_eq!(lines, ["group batch: quota 2.00 cores (fast_alarm)"]);
+    let lines = run(&mut slackline, &seen(0, 0.01), 42, 52);
+    assert_eq!(lines, ["group batch: no quota (alarm_over)"]);
+    assert!((slackline.budget - before).abs() < 1e-9);
+    assert!(slackline.alarm.threshold.unwrap() > ALARM_LEAST);
+}
+
+#[test]
+fn a_window_shorter_than_the_evidence_of_a_growth_does_not_stop_it() {
+    let mut slackline = Slackline::default();
+    let mut short = seen(0, 0.0);
+    short.services[0].window_s = 1.0;
+    run(&mut slackline, &short, 0, 30);
+    assert!(slackline.budget >= 4.0, "{}", slackline.budget);
+}
+
+#[test]
+fn what_batch_work_may_send_follows_the_link_and_not_every_packet() {
+    let mut slackline = Slackline::default();
+    let mut link = seen(0, 0.0);
+    link.machine.link_mbit_per_s = Some(1000.0);
+    link.services[0].egress_mbit_per_s = Some(600.0);
+    let lines = run(&mut slackline, &link, 0, 1);
+    assert!(
+        lines.contains(&"group batch: egress 340 Mbit/s (network)".to_owned()),
+        "{lines:?}"
+    );
+    link.services[0].egress_mbit_per_s = Some(605.0);
+    let lines = run(&mut slackline, &link, 1, 3);
+    assert!(
+        !lines.iter().any(|line| line.contains("egress")),
+        "{lines:?}"
+    );
+    link.services[0].egress_mbit_per_s = Some(100.0);
+    let lines = run(&mut slackline, &link, 3, 5);
+    assert!(
+        lines.contains(&"group batch: egress 850 Mbit/s (network)".to_owned()),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_few_requests_decide_nothing() {
+    let mut slackline = Slackline::default();
+    let mut thin = seen(0, 0.0);
+    let service = &mut thin.services[0];
+    for tail in [&mut service.fresh, &mut service.window] {
+        tail.as_mut().unwrap().requests = 2;
+    }
+    run(&mut slackline, &thin, 0, 60);
+    assert!(slackline.budget.abs() < 1e-9);
+}
