@@ -162,7 +162,7 @@ impl Conditional {
 }
 
 #[derive(Clone, Debug)]
-enum Worth {
+enum Criterion {
     Improvement { bests: Vec<f64> },
     Probability { best: f64 },
     Confidence { root_beta: f64 },
@@ -170,7 +170,7 @@ enum Worth {
 
 /// An acquisition function, to be maximised.
 #[derive(Clone, Debug)]
-pub(crate) struct Surface {
+pub(crate) struct AcquisitionFunction {
     /// One for each process of the objective.
     parts: Vec<Part>,
     feasibilities: Vec<(Feasibility, Conditional)>,
@@ -182,7 +182,7 @@ pub(crate) struct Surface {
 #[derive(Clone, Debug)]
 struct Part {
     conditional: Conditional,
-    worth: Worth,
+    worth: Criterion,
 }
 
 /// Evaluated points, with the probability that each is feasible, as an acquisition needs them.
@@ -195,7 +195,7 @@ pub(crate) struct Evaluated<'a> {
     pub(crate) pending: &'a [Vec<f64>],
 }
 
-impl Surface {
+impl AcquisitionFunction {
     /// The worth of points under `acquisition`; without an objective process, feasibility alone.
     pub(crate) fn new(
         acquisition: Acquisition,
@@ -203,13 +203,13 @@ impl Surface {
         feasibilities: &[Feasibility],
         evaluated: &Evaluated<'_>,
         seed: u32,
-    ) -> Surface {
+    ) -> AcquisitionFunction {
         let feasibilities = feasibilities
             .iter()
             .map(|f| (f.clone(), Conditional::of(&f.gp)))
             .collect();
         let Some(objective) = objective else {
-            return Surface {
+            return AcquisitionFunction {
                 parts: Vec::new(),
                 feasibilities,
                 apart: Apart::from(evaluated.pending),
@@ -243,18 +243,18 @@ impl Surface {
         let part = |gp: &Gp| {
             let (conditional, values) = joint(gp, &base, evaluated, draws, seed);
             let worth = match acquisition {
-                Acquisition::LogNoisyEi => Worth::Improvement {
+                Acquisition::LogNoisyEi => Criterion::Improvement {
                     bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
                 },
-                Acquisition::Ei | Acquisition::LogEi => Worth::Improvement { bests: vec![best] },
-                Acquisition::Poi => Worth::Probability { best },
-                Acquisition::Ucb { beta } => Worth::Confidence {
+                Acquisition::Ei | Acquisition::LogEi => Criterion::Improvement { bests: vec![best] },
+                Acquisition::Poi => Criterion::Probability { best },
+                Acquisition::Ucb { beta } => Criterion::Confidence {
                     root_beta: beta.sqrt(),
                 },
             };
             Part { conditional, worth }
         };
-        Surface {
+        AcquisitionFunction {
             parts: objective.members().iter().map(part).collect(),
             feasibilities,
             apart: Apart::default(),
@@ -350,7 +350,7 @@ impl Surface {
         if self
             .parts
             .iter()
-            .any(|part| matches!(part.worth, Worth::Confidence { .. }))
+            .any(|part| matches!(part.worth, Criterion::Confidence { .. }))
         {
             let mean = share * of_parts.iter().sum::<f64>();
             of_parts.fill(share);
@@ -376,19 +376,19 @@ struct Gain {
     by_deviation: f64,
 }
 
-impl Worth {
-    /// What [`Worth::at`] is at the most, by the draw that the point is furthest ahead in.
+impl Criterion {
+    /// What [`Criterion::at`] is at the most, by the draw that the point is furthest ahead in.
     fn at_most(&self, means: &[f64], variance: f64) -> f64 {
         let deviation = variance.sqrt();
         match self {
-            Worth::Improvement { bests } => {
+            Criterion::Improvement { bests } => {
                 let ahead = bests.iter().zip(means).map(|(best, mean)| best - mean);
                 let furthest = ahead.fold(f64::NEG_INFINITY, f64::max);
                 let (log, _, _) = log_improvement(furthest / deviation);
                 slowed(deviation.ln() + log).0
             }
-            Worth::Probability { best } => slowed(log_cdf((best - means[0]) / deviation).0).0,
-            Worth::Confidence { root_beta } => root_beta * deviation - means[0],
+            Criterion::Probability { best } => slowed(log_cdf((best - means[0]) / deviation).0).0,
+            Criterion::Confidence { root_beta } => root_beta * deviation - means[0],
         }
     }
 
@@ -406,7 +406,7 @@ impl Worth {
             by_deviation: 0.0,
         };
         match self {
-            Worth::Improvement { bests } => {
+            Criterion::Improvement { bests } => {
                 logs.clear();
                 logs.extend(
                     bests
@@ -428,14 +428,14 @@ impl Worth {
                     }
                 }
             }
-            Worth::Probability { best } => {
+            Criterion::Probability { best } => {
                 let z = (best - means[0]) / deviation;
                 let (log, slope) = log_cdf(z);
                 gain.log = log;
                 gain.by_means.push(-slope / deviation);
                 gain.by_deviation = -slope * z / deviation;
             }
-            Worth::Confidence { root_beta } => {
+            Criterion::Confidence { root_beta } => {
                 gain.log = root_beta * deviation - means[0];
                 gain.by_means.push(-1.0);
                 gain.by_deviation = *root_beta;
@@ -690,7 +690,7 @@ mod tests {
         (mixture.unwrap(), points)
     }
 
-    fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> Surface {
+    fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> AcquisitionFunction {
         let (objective, points) = objective(noise);
         let posteriors: Vec<(f64, f64)> = (0..points.len())
             .map(|i| objective.posterior_at(i))
@@ -714,7 +714,7 @@ mod tests {
             evaluated
         };
         let feasibilities: &[Feasibility] = if noise == 0.0 { &[] } else { &[viability] };
-        Surface::new(acquisition, Some(&objective), feasibilities, &evaluated, 9)
+        AcquisitionFunction::new(acquisition, Some(&objective), feasibilities, &evaluated, 9)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::feasibility::{Demand, Feasibility};
 use crate::gp::{Gp, likeliest, log_posterior};
 use crate::hyper::{Basis, Hyper, Priors};
 use crate::mixture::Mixture;
-use crate::observation::{Measured, Outcome, Told};
+use crate::observation::{MeasuredValue, ObservedOutcome, EncodedObservation};
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
@@ -94,18 +94,18 @@ pub(crate) struct Model {
 impl Model {
     /// Fits all processes; `None` while nothing completed.
     pub(crate) fn fit(
-        told: &[Told],
+        told: &[EncodedObservation],
         earlier: &[Earlier],
         encoding: &Encoding,
         log: bool,
         memory: &Memory,
         seed: u64,
     ) -> Option<Model> {
-        let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
+        let mut completed: Vec<(usize, &EncodedObservation, MeasuredValue)> = Vec::new();
         let mut crashed: Vec<&[f64]> = Vec::new();
-        let mut constraints: BTreeMap<&str, Vec<(&Told, Measured)>> = BTreeMap::new();
+        let mut constraints: BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>> = BTreeMap::new();
         for (index, told) in told.iter().enumerate() {
-            let Outcome::Completed {
+            let ObservedOutcome::Completed {
                 objective,
                 constraints: measured,
             } = &told.observation.outcome
@@ -133,7 +133,7 @@ impl Model {
             .iter()
             .map(|(_, _, objective)| objective.value)
             .collect();
-        let objectives: Vec<Measured> = completed.iter().map(|(_, _, y)| *y).collect();
+        let objectives: Vec<MeasuredValue> = completed.iter().map(|(_, _, y)| *y).collect();
         let data = |transform: &Transform| {
             let (modelled, variances) = transform.measured(&objectives);
             let weights = completed.iter().map(|(_, told, _)| told.observation.weight);
@@ -189,9 +189,9 @@ impl Model {
     /// Takes up what the processes say of the points that were measured.
     fn look_back(
         &mut self,
-        completed: &[(usize, &Told, Measured)],
+        completed: &[(usize, &EncodedObservation, MeasuredValue)],
         crashed: &[&[f64]],
-        constraints: &BTreeMap<&str, Vec<(&Told, Measured)>>,
+        constraints: &BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>>,
     ) {
         for (row, (index, told, _)) in completed.iter().enumerate() {
             if self
@@ -275,7 +275,7 @@ impl Model {
 }
 
 /// Whether the measurements of a constraint at a point say that it is violated there.
-fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
+fn has_violated(measured: &[(&EncodedObservation, MeasuredValue)], point: &[f64]) -> bool {
     let here = measured
         .iter()
         .filter(|(told, _)| same_point(&told.point, point));
@@ -287,7 +287,7 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
         variance += weight * measured.variance.unwrap_or(0.0);
     }
     // Of the sum as of the mean: both are divided by the weights' sum.
-    let sum = Measured {
+    let sum = MeasuredValue {
         value: sum,
         variance: Some(variance),
     };
@@ -475,7 +475,7 @@ impl Fitter<'_> {
 const CLASSIFIER: &str = "viability classifier";
 
 impl Fitter<'_> {
-    fn viability(&mut self, told: &[Told]) -> Option<Feasibility> {
+    fn viability(&mut self, told: &[EncodedObservation]) -> Option<Feasibility> {
         let labels = viability_data(told);
         let rough = self.hyper("viability", Basis::Variable, &standard(&labels));
         let fitted_to = self
@@ -504,7 +504,7 @@ impl Fitter<'_> {
 /// A constraint's values with 0 kept in its place: divided by their typical size, then by the
 /// symmetric logarithm (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization",
 /// section 4), which draws the border apart and far violations together.
-fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
+fn constraint_data(measured: &[(&EncodedObservation, MeasuredValue)]) -> Data {
     let mut sizes: Vec<f64> = measured
         .iter()
         .map(|(_, measured)| measured.value.abs())
@@ -534,7 +534,7 @@ fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
         / (n - 1.0).max(1.0))
     .sqrt();
     let scale = if deviation > 1e-9 { deviation } else { 1.0 };
-    let variance = |measured: &Measured| {
+    let variance = |measured: &MeasuredValue| {
         let slope = 1.0 / (typical * (1.0 + (measured.value / typical).abs()) * scale);
         measured.variance.unwrap_or(0.0) * slope * slope
     };
@@ -557,9 +557,9 @@ fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
     }
 }
 
-fn viability_data(told: &[Told]) -> Data {
-    let label = |told: &Told| {
-        if matches!(told.observation.outcome, Outcome::Crashed) {
+fn viability_data(told: &[EncodedObservation]) -> Data {
+    let label = |told: &EncodedObservation| {
+        if matches!(told.observation.outcome, ObservedOutcome::Crashed) {
             -1.0
         } else {
             1.0
@@ -590,7 +590,7 @@ fn standard(labels: &Data) -> Data {
 }
 
 /// Viability alone, for when nothing completed yet.
-pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
+pub(crate) fn survival(told: &[EncodedObservation], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
         bowl: encoding.bowl,
@@ -670,9 +670,9 @@ mod tests {
         let called = |function: fn(f64) -> f64, scale: f64, offset: f64| {
             let values = measured.values.iter();
             let values: Vec<f64> = values.map(|y| scale * function(*y) + offset).collect();
-            let objectives: Vec<Measured> = values
+            let objectives: Vec<MeasuredValue> = values
                 .iter()
-                .map(|value| Measured {
+                .map(|value| MeasuredValue {
                     value: *value,
                     variance: None,
                 })

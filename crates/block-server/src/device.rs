@@ -15,7 +15,7 @@ use crate::creation::{ToMake, create};
 pub use crate::device_error::DeviceError;
 use crate::device_error::failed;
 use crate::holders::{self, Holder};
-use crate::memory::Memory;
+use crate::memory::MemoryDevice;
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 use crate::usage;
 use crate::write_locks::{hand_over, own_writes, patiently};
@@ -26,7 +26,7 @@ const SECTOR_BYTES: u64 = 512;
 /// What a device is made of.
 pub enum Storage {
     /// Memory of the server.
-    Memory(Memory),
+    Memory(MemoryDevice),
     /// A block device or a file.
     File(FileStorage),
     /// Nothing was opened: the device was only looked at, and takes no requests.
@@ -62,7 +62,7 @@ pub struct Device {
     /// What was opened.
     pub backing: Backing,
     /// Whose requests are submitted when.
-    pub qos: Arc<qos::Device>,
+    pub qos: Arc<qos::SharedDevice>,
     /// Device and inode number, or the number of the block device itself.
     identity: Option<(u64, u64)>,
     /// Processes that keep a server from opening the device, where it was only looked at.
@@ -90,7 +90,7 @@ impl Found {
     fn open(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
         match backing {
             Backing::Memory { size_bytes } => {
-                let memory = Storage::Memory(Memory::new(*size_bytes));
+                let memory = Storage::Memory(MemoryDevice::new(*size_bytes));
                 Ok(Self::opened(memory, *size_bytes, None))
             }
             Backing::Path {
@@ -168,7 +168,7 @@ impl Found {
         })
     }
 
-    fn device(self, name: &str, backing: &Backing, qos: qos::Device, is_writable: bool) -> Device {
+    fn device(self, name: &str, backing: &Backing, qos: qos::SharedDevice, is_writable: bool) -> Device {
         Device {
             name: name.to_owned(),
             storage: self.storage,
@@ -190,7 +190,7 @@ impl Device {
     pub fn open(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::open(backing, is_writable)?;
@@ -205,7 +205,7 @@ impl Device {
     pub fn plan(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::plan(backing, is_writable)?;
@@ -220,7 +220,7 @@ impl Device {
     pub fn look(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::look(backing, is_writable)?;
@@ -532,14 +532,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         let backing = backing(&path, Some(1 << 20));
-        let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
+        let device = Device::open("d", &backing, qos::SharedDevice::new(None), true).unwrap();
         assert_eq!(device.size_bytes, 1 << 20);
         let hole = Extent {
             len_bytes: 1 << 20,
             state: STATE_HOLE | STATE_ZERO,
         };
         assert_eq!(device.extents(0, 1 << 20, 10), [hole]);
-        let Err(refused) = Device::open("d", &backing, qos::Device::new(None), true) else {
+        let Err(refused) = Device::open("d", &backing, qos::SharedDevice::new(None), true) else {
             panic!("opened twice");
         };
         assert!(
@@ -549,7 +549,7 @@ mod tests {
         );
         drop(device);
         std::fs::write(&path, [7; 8192]).unwrap();
-        let device = Device::open("d", &backing, qos::Device::new(None), false).unwrap();
+        let device = Device::open("d", &backing, qos::SharedDevice::new(None), false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
     }
@@ -560,7 +560,7 @@ mod tests {
         let path = directory.path().join("disk");
         let backing = backing(&path, Some(1 << 20));
         for is_direct in [true, false] {
-            let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
+            let device = Device::open("d", &backing, qos::SharedDevice::new(None), true).unwrap();
             let Storage::File(file) = &device.storage else {
                 panic!("no file");
             };
@@ -578,7 +578,7 @@ mod tests {
                 drop(under_way);
             });
             // One that only reads must not see old data either.
-            let device = Device::open("d", &backing, qos::Device::new(None), is_direct).unwrap();
+            let device = Device::open("d", &backing, qos::SharedDevice::new(None), is_direct).unwrap();
             assert!(ended.load(Ordering::SeqCst), "direct: {is_direct}");
             writer.join().unwrap();
             drop(device);
@@ -592,7 +592,7 @@ mod tests {
         let device = Device::open(
             "d",
             &backing(&path, Some(1 << 20)),
-            qos::Device::new(None),
+            qos::SharedDevice::new(None),
             true,
         )
         .unwrap();
@@ -621,7 +621,7 @@ mod tests {
             let opened = Device::open(
                 "d",
                 &backing(Path::new(path), None),
-                qos::Device::new(None),
+                qos::SharedDevice::new(None),
                 false,
             );
             let Err(error) = opened else {

@@ -18,7 +18,7 @@ pub use signal_hook::iterator::Signals;
 
 use crate::audit::Audit;
 use crate::calibration;
-use crate::config::{Config, ConfigError, Place};
+use crate::config::{BlockConfig, ConfigError, Place};
 use crate::cores;
 use crate::creation::to_make;
 use crate::export;
@@ -26,7 +26,7 @@ use crate::holders::Holder;
 use crate::memory;
 use crate::nvme::controller::Subsystem;
 use crate::plan;
-use crate::server::{Block, Shared};
+use crate::server::{BlockService, Shared};
 use crate::tls::ServerTls;
 
 /// Bytes that one connection may queue for sending: a few large answers.
@@ -74,7 +74,7 @@ const CALLS: &[libc::c_long] = &[
 
 /// How to serve.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct BlockServerOptions {
     /// The configuration file. SIGHUP has it read again.
     pub config: PathBuf,
     /// What an idle shard does.
@@ -85,7 +85,7 @@ pub struct Options {
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+pub enum BlockLaunchError {
     /// The shards, or what they stand on.
     #[error(transparent)]
     Launch(#[from] launch::LaunchError),
@@ -112,19 +112,19 @@ pub enum LaunchError {
     },
 }
 
-impl From<dataplane::Error> for LaunchError {
+impl From<dataplane::Error> for BlockLaunchError {
     fn from(error: dataplane::Error) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl From<SandboxError> for LaunchError {
+impl From<SandboxError> for BlockLaunchError {
     fn from(error: SandboxError) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl LaunchError {
+impl BlockLaunchError {
     fn start(step: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |error| launch::LaunchError::Start(step, error).into()
     }
@@ -141,7 +141,7 @@ impl LaunchError {
 
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum BlockNotice {
     /// Another process has an address, and where the configuration names the address. The default
     /// has no place.
     AddressInUse(AddressInUse, Option<Place>),
@@ -187,7 +187,7 @@ pub enum Notice {
     },
 }
 
-type BlockPlane = Plane<Uring, Block>;
+type BlockPlane = Plane<Uring, BlockService>;
 
 fn names(exports: &export::Exports) -> Vec<String> {
     exports.iter().map(|export| export.name.clone()).collect()
@@ -218,8 +218,8 @@ pub struct Checked {
 ///
 /// # Errors
 /// What [`serve`] would say.
-pub fn check(file: &Path) -> Result<Checked, LaunchError> {
-    let config = Config::read(file)?;
+pub fn check(file: &Path) -> Result<Checked, BlockLaunchError> {
+    let config = BlockConfig::read(file)?;
     cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
     Audit::check(&config)?;
@@ -258,38 +258,38 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn catch_signals() -> Result<Signals, LaunchError> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(LaunchError::start("signals cannot be caught"))
+pub fn catch_signals() -> Result<Signals, BlockLaunchError> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(BlockLaunchError::start("signals cannot be caught"))
 }
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
-/// [`LaunchError`]: nothing is left behind.
+/// [`BlockLaunchError`]: nothing is left behind.
 pub fn serve(
-    options: &Options,
+    options: &BlockServerOptions,
     mut signals: Signals,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
-    let config = Config::read(&options.config)?;
+    notice: &mut dyn FnMut(BlockNotice),
+) -> Result<i32, BlockLaunchError> {
+    let config = BlockConfig::read(&options.config)?;
     let mut audit = Audit::open(&config)?;
     let mut waits = |held: AddressInUse| {
         let place = config.place_of_address(held.0).cloned();
-        notice(Notice::AddressInUse(held, place));
+        notice(BlockNotice::AddressInUse(held, place));
     };
     let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
     })?;
     let exports = started.shared.exports();
     audit.changed(&Vec::new(), &exports);
-    notice(Notice::Ready {
+    notice(BlockNotice::Ready {
         addresses: std::mem::take(&mut started.addresses),
         nvme: std::mem::take(&mut started.nvme),
         metrics: config.metrics,
         exports: names(&exports),
     });
     for warning in calibration::warnings(&config) {
-        notice(Notice::Warning(warning));
+        notice(BlockNotice::Warning(warning));
     }
     attend(
         options,
@@ -305,16 +305,16 @@ pub fn serve(
 struct Started {
     plane: Arc<BlockPlane>,
     shared: Arc<Shared>,
-    running: Shards<Uring, Block>,
+    running: Shards<Uring, BlockService>,
     addresses: Vec<SocketAddr>,
     nvme: Vec<SocketAddr>,
 }
 
 fn start(
-    options: &Options,
-    config: &Config,
+    options: &BlockServerOptions,
+    config: &BlockConfig,
     waits: &mut dyn FnMut(AddressInUse),
-) -> Result<Started, LaunchError> {
+) -> Result<Started, BlockLaunchError> {
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
@@ -351,7 +351,7 @@ fn start(
             idle: options.idle,
             ..ShardConfig::default()
         };
-        let block = Block::new(Arc::clone(&shared), shard.into());
+        let block = BlockService::new(Arc::clone(&shared), shard.into());
         running.start(shard_config, move || Ok((Uring::new(backend)?, block)))?;
     }
     if let Some(listener) = metrics {
@@ -387,7 +387,7 @@ struct Sockets {
 
 /// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
 /// its address is one of those in the configuration.
-fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Sockets, LaunchError> {
+fn sockets(config: &BlockConfig, waits: &mut dyn FnMut(AddressInUse)) -> Result<Sockets, BlockLaunchError> {
     let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
     let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
     let inherited = uring::inherited()?.into_iter();
@@ -396,7 +396,7 @@ fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Socke
     for &(_, address) in &nbd {
         config
             .may_serve_nbd_at(address)
-            .map_err(|reason| LaunchError::SystemdSocket { address, reason })?;
+            .map_err(|reason| BlockLaunchError::SystemdSocket { address, reason })?;
     }
     if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
@@ -419,10 +419,10 @@ fn sockets(config: &Config, waits: &mut dyn FnMut(AddressInUse)) -> Result<Socke
 }
 
 fn listen(
-    config: &Config,
+    config: &BlockConfig,
     address: SocketAddr,
     waits: &mut dyn FnMut(AddressInUse),
-) -> Result<OwnedFd, LaunchError> {
+) -> Result<OwnedFd, BlockLaunchError> {
     launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
 }
 
@@ -437,10 +437,10 @@ pub fn address_place(place: Option<&Place>) -> String {
 
 /// Why an address cannot be listened on, at its place in the file.
 fn at_address(
-    config: &Config,
+    config: &BlockConfig,
     address: Option<SocketAddr>,
     error: launch::LaunchError,
-) -> LaunchError {
+) -> BlockLaunchError {
     let kind = match &error {
         launch::LaunchError::Metrics(_, source)
         | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
@@ -451,7 +451,7 @@ fn at_address(
         std::io::ErrorKind::AddrNotAvailable => ". `ip address` shows the addresses of this host",
         _ => "",
     };
-    LaunchError::Address {
+    BlockLaunchError::Address {
         place: address.and_then(|address| config.place_of_address(address).cloned()),
         source: Box::new(error),
         hint,
@@ -460,7 +460,7 @@ fn at_address(
 
 /// The network of a shard. The first shard has all listeners.
 fn backend(
-    config: &Config,
+    config: &BlockConfig,
     plane: &Arc<BlockPlane>,
     shard: u8,
     listeners: Vec<OwnedFd>,
@@ -482,13 +482,13 @@ fn backend(
 
 /// Looks after signals and shards until the end.
 fn attend(
-    options: &Options,
-    config: &Config,
+    options: &BlockServerOptions,
+    config: &BlockConfig,
     signals: &mut Signals,
     started: &mut Started,
     audit: &mut Audit,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
+    notice: &mut dyn FnMut(BlockNotice),
+) -> Result<i32, BlockLaunchError> {
     let mut ended_by = None;
     let mut said = Vec::new();
     let mut ticks: u64 = 0;
@@ -496,28 +496,28 @@ fn attend(
         ticks += 1;
         if ticks.is_multiple_of(LOOK_TICKS) {
             for text in lost_writes(&started.shared.exports(), &mut said) {
-                notice(Notice::Tenant(text));
+                notice(BlockNotice::Tenant(text));
             }
         }
         while let Some((name, about)) = started.shared.take_notice() {
-            notice(Notice::Tenant(text(&name, about)));
+            notice(BlockNotice::Tenant(text(&name, about)));
         }
         if let Some(trouble) = audit.take_trouble() {
-            notice(Notice::AuditLog(trouble));
+            notice(BlockNotice::AuditLog(trouble));
         }
         for signal in signals.pending() {
             if signal == SIGHUP {
                 let (reloaded, odd) = reload(options, config, &started.shared, audit);
                 notice(reloaded);
                 for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
-                    notice(Notice::Warning(trouble));
+                    notice(BlockNotice::Warning(trouble));
                 }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
             } else {
                 ended_by = Some(signal);
-                notice(Notice::Draining);
+                notice(BlockNotice::Draining);
                 let time = Duration::from_secs(config.drain_s.into());
                 started.shared.begin_drain(time);
                 started.plane.drain(time);
@@ -525,7 +525,7 @@ fn attend(
         }
     }
     if let Some(drain) = started.shared.drain() {
-        notice(Notice::Drained {
+        notice(BlockNotice::Drained {
             is_cut_off: Instant::now() >= drain.until,
         });
     }
@@ -557,9 +557,9 @@ fn lost_writes(exports: &export::Exports, said: &mut Vec<String>) -> Vec<String>
 }
 
 /// What to say of a tenant or a device.
-pub(crate) fn text(name: &str, about: qos::Notice) -> String {
+pub(crate) fn text(name: &str, about: qos::DeviceNotice) -> String {
     match about {
-        qos::Notice::Deficit {
+        qos::DeviceNotice::Deficit {
             reserved,
             queued,
             queued_tokens,
@@ -571,26 +571,26 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
             Grouped(queued.into()),
             Grouped(queued_tokens)
         ),
-        qos::Notice::DeficitOver { .. } => {
+        qos::DeviceNotice::DeficitOver { .. } => {
             format!("{name} has stayed within its reservation for 10 s")
         }
-        qos::Notice::CalibrationNoLongerHolds(drift) => {
+        qos::DeviceNotice::CalibrationNoLongerHolds(drift) => {
             format!("{name} no longer behaves as calibrated: {drift}. {CALIBRATE_AGAIN}")
         }
-        qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
+        qos::DeviceNotice::CalibrationHolds => format!("{name} behaves as calibrated again"),
     }
 }
 
-/// Reads the configuration again. Keys of [`Config::changed_at_restart_only`] keep the value that
+/// Reads the configuration again. Keys of [`BlockConfig::changed_at_restart_only`] keep the value that
 /// they had in `at_start`. Returns what came of it, and what is odd about the configuration.
 fn reload(
-    options: &Options,
-    at_start: &Config,
+    options: &BlockServerOptions,
+    at_start: &BlockConfig,
     shared: &Shared,
     audit: &mut Audit,
-) -> (Notice, Vec<String>) {
+) -> (BlockNotice, Vec<String>) {
     let old = shared.exports();
-    let config = Config::read(&options.config);
+    let config = BlockConfig::read(&options.config);
     let odd = config.as_ref().map(calibration::warnings);
     let odd = odd.unwrap_or_default();
     let opened = config.and_then(|config| {
@@ -608,7 +608,7 @@ fn reload(
     });
     let notice = match opened {
         Ok((exports, tls, after_restart, restart_refuses)) => {
-            let reloaded = Notice::Reloaded {
+            let reloaded = BlockNotice::Reloaded {
                 exports: names(&exports),
                 changed: export::changed(&old, &exports),
                 ended: export::ended(&old, &exports),
@@ -625,7 +625,7 @@ fn reload(
             let reason = error.to_string();
             audit.refused(&reason);
             shared.set_not_reloaded(Some(reason.clone()));
-            Notice::NotReloaded(reason)
+            BlockNotice::NotReloaded(reason)
         }
     };
     (notice, odd)
@@ -643,7 +643,7 @@ mod tests {
                       [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
         let said = |listen: &str| {
             let text = format!("{listen}{tables}");
-            let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+            let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
             let in_use = std::io::Error::from(std::io::ErrorKind::AddrInUse);
             let error = launch::LaunchError::Metrics(config.listen[0], in_use);
             at_address(&config, Some(config.listen[0]), error).to_string()
@@ -672,7 +672,7 @@ mod tests {
             tenant("a", ""),
             tenant("b", "read_only = true\n")
         );
-        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
         let exports = export::open(&config, &Vec::new(), 1).unwrap();
         let mut said = Vec::new();
         assert!(lost_writes(&exports, &mut said).is_empty());

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dataplane::{FlowId, Time};
-use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
+use qos::{DeviceNotice, Operation, TenantRequest as Order, Scheduler, TenantId};
 
 use crate::device::Device;
 use crate::export::{Deficit, Export, Exports, Key, by_key};
 use crate::lock::lock;
-use crate::nbd::request::{Kind, Request};
+use crate::nbd::request::{RequestKind, NbdRequest};
 use crate::rates::{Fare, Meter};
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
@@ -56,22 +56,22 @@ pub(crate) struct Tenants {
     free: Vec<usize>,
     seen: Arc<Exports>,
     /// Notices that nobody has taken: the export, and what there is to say.
-    notices: VecDeque<(String, Notice)>,
+    notices: VecDeque<(String, DeviceNotice)>,
 }
 
-fn operation_of(kind: Kind) -> Option<Operation> {
+fn operation_of(kind: RequestKind) -> Option<Operation> {
     match kind {
-        Kind::Read => Some(Operation::Read),
-        Kind::Write | Kind::WriteZeroes | Kind::Trim => Some(Operation::Write),
+        RequestKind::Read => Some(Operation::Read),
+        RequestKind::Write | RequestKind::WriteZeroes | RequestKind::Trim => Some(Operation::Write),
         _ => None,
     }
 }
 
 /// What a request costs its tenant.
-fn order(request: &Request, slot: u32) -> Order<u32> {
+fn order(request: &NbdRequest, slot: u32) -> Order<u32> {
     let len_bytes = match request.kind {
-        Kind::Read | Kind::Write => request.len_bytes,
-        Kind::WriteZeroes | Kind::Trim => request.len_bytes.min(ZEROES_CHARGED_BYTES),
+        RequestKind::Read | RequestKind::Write => request.len_bytes,
+        RequestKind::WriteZeroes | RequestKind::Trim => request.len_bytes.min(ZEROES_CHARGED_BYTES),
         _ => 0,
     };
     let operation = operation_of(request.kind).unwrap_or(Operation::Read);
@@ -245,7 +245,7 @@ impl Tenants {
     }
 
     /// Puts a request into its tenant's queue. False: the queue is full.
-    pub(crate) fn enqueue(&mut self, tenant: u32, request: &Request, slot: u32, now: Time) -> bool {
+    pub(crate) fn enqueue(&mut self, tenant: u32, request: &NbdRequest, slot: u32, now: Time) -> bool {
         let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
             return false;
         };
@@ -298,7 +298,7 @@ impl Tenants {
     pub(crate) fn completed(
         &mut self,
         tenant: u32,
-        request: &Request,
+        request: &NbdRequest,
         took_ns: u64,
         on_device_ns: u64,
     ) {
@@ -334,7 +334,7 @@ impl Tenants {
     }
 
     /// The next thing that somebody should know: about an export or a device, and what.
-    pub(crate) fn take_notice(&mut self, now: Time) -> Option<(String, Notice)> {
+    pub(crate) fn take_notice(&mut self, now: Time) -> Option<(String, DeviceNotice)> {
         if self.notices.is_empty() {
             self.gather_notices(now);
         }
@@ -345,7 +345,7 @@ impl Tenants {
         for served in self.served.iter_mut().flatten() {
             let device = &served.device;
             while let Some(notice) = served.scheduler.take_notice() {
-                let (Notice::Deficit { tenant, .. } | Notice::DeficitOver { tenant }) = notice
+                let (DeviceNotice::Deficit { tenant, .. } | DeviceNotice::DeficitOver { tenant }) = notice
                 else {
                     self.notices.push_back((device.name.clone(), notice));
                     continue;
@@ -356,13 +356,13 @@ impl Tenants {
                 let Some(found) = found else { continue };
                 let mut deficit = lock(&found.export.deficit);
                 *deficit = match (&*deficit, notice) {
-                    (Deficit::Unsaid, Notice::Deficit { .. }) => {
+                    (Deficit::Unsaid, DeviceNotice::Deficit { .. }) => {
                         let name = found.export.name.clone();
                         self.notices.push_back((name, notice));
                         Deficit::Said
                     }
                     (Deficit::Unsaid, _) => Deficit::Unsaid,
-                    (_, Notice::Deficit { .. }) => Deficit::Said,
+                    (_, DeviceNotice::Deficit { .. }) => Deficit::Said,
                     _ => Deficit::Over(now),
                 };
             }
@@ -373,7 +373,7 @@ impl Tenants {
                 && now.since_ns(since) >= WITHIN_NS
             {
                 *deficit = Deficit::Unsaid;
-                let over = Notice::DeficitOver { tenant: tenant.id };
+                let over = DeviceNotice::DeficitOver { tenant: tenant.id };
                 self.notices.push_back((tenant.export.name.clone(), over));
             }
         }
@@ -385,11 +385,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::BlockConfig;
     use crate::export;
 
     /// A calibrated device in memory with these tenants.
-    fn config(directory: &Path, tenants: &str) -> Config {
+    fn config(directory: &Path, tenants: &str) -> BlockConfig {
         let calibration = directory.join("ram.json");
         let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
         let text = format!(
@@ -400,7 +400,7 @@ mod tests {
             "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = \"{}\"\n{tenants}",
             calibration.display()
         );
-        Config::parse(Path::new("b.toml"), &text).unwrap()
+        BlockConfig::parse(Path::new("b.toml"), &text).unwrap()
     }
 
     fn reader(name: &str, iops: u32) -> String {
@@ -426,8 +426,8 @@ mod tests {
                 (tenants, tenant)
             })
             .collect();
-        let request = Request {
-            kind: Kind::Read,
+        let request = NbdRequest {
+            kind: RequestKind::Read,
             flags: 0,
             cookie: 0,
             offset: 0,
@@ -595,7 +595,7 @@ mod tests {
                      [[tenant]]\nexport = \"{name}\"\ndevice = {path:?}\n"
                 )
             });
-            Config::parse(Path::new("b.toml"), &tables.collect::<String>()).unwrap()
+            BlockConfig::parse(Path::new("b.toml"), &tables.collect::<String>()).unwrap()
         };
         let mut tenants = Tenants::new();
         let open =

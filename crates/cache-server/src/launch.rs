@@ -20,14 +20,14 @@ use dataplane::metrics::Page;
 use dataplane::sandbox::{self, Opens, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use dataplane::uring::{self, Uring, UringConfig};
-use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 pub use isolated::{Isolation, serve_stack};
 
-use crate::server::{Cache, Shared};
-use crate::settings::{Settings, SettingsError};
+use crate::server::{Cache, SharedCache};
+use crate::settings::{CacheSettings, SettingsError};
 use crate::store::VALUE_MAX_BYTES;
 
 /// A flow may queue two of the largest answers: one is always taken whole while the other is sent.
@@ -41,7 +41,7 @@ const ELASTIC_TICK: Duration = Duration::from_millis(100);
 
 /// How to serve.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct CacheOptions {
     /// The network that clients come by.
     pub network: Network,
     /// With [`Network::Xdp`]: the TCP stack in a process of its own.
@@ -65,7 +65,7 @@ pub struct Options {
     /// How long connections may go on after SIGTERM.
     pub drain: Duration,
     /// Settings that may change.
-    pub settings: Settings,
+    pub settings: CacheSettings,
     /// A file with more of them, read again after SIGHUP.
     pub settings_file: Option<PathBuf>,
     /// Zero-copy for answers of so many bytes.
@@ -93,7 +93,7 @@ pub enum Network {
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+pub enum CacheLaunchError {
     /// The shards, or what they stand on.
     #[error(transparent)]
     Launch(#[from] launch::LaunchError),
@@ -135,19 +135,19 @@ pub enum LaunchError {
     },
 }
 
-impl From<dataplane::Error> for LaunchError {
+impl From<dataplane::Error> for CacheLaunchError {
     fn from(error: dataplane::Error) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl From<SandboxError> for LaunchError {
+impl From<SandboxError> for CacheLaunchError {
     fn from(error: SandboxError) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl LaunchError {
+impl CacheLaunchError {
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     pub fn is_missing_privilege(&self) -> bool {
         match self {
@@ -164,13 +164,13 @@ impl LaunchError {
 
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum CacheNotice {
     /// Another process has an address.
     AddressInUse(AddressInUse),
     /// Clients can connect to these addresses.
     Ready(Vec<SocketAddr>),
     /// The settings were read again.
-    Reloaded(Settings),
+    Reloaded(CacheSettings),
     /// The settings file is wrong; the old settings stay.
     NotReloaded(String),
     /// A signal came: no new connections, and those that are idle are closed.
@@ -179,7 +179,7 @@ pub enum Notice {
     Shards(u8),
 }
 
-fn policy(options: &Options, settings: Settings) -> BatchPolicy {
+fn policy(options: &CacheOptions, settings: CacheSettings) -> BatchPolicy {
     match (options.fixed_batch, settings.objective) {
         (Some(bound), _) => BatchPolicy::Fixed(bound),
         (None, Some(objective)) => BatchPolicy::Objective(objective),
@@ -190,14 +190,14 @@ fn policy(options: &Options, settings: Settings) -> BatchPolicy {
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
-/// [`LaunchError`]: nothing is left behind.
-pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+/// [`CacheLaunchError`]: nothing is left behind.
+pub fn serve(options: &CacheOptions, notice: &mut dyn FnMut(CacheNotice)) -> Result<i32, CacheLaunchError> {
     let settings = match &options.settings_file {
         Some(path) => options.settings.read(path)?,
         None => options.settings,
     };
     match (&options.network, &options.isolation) {
-        (Network::Kernel, Some(_)) => Err(LaunchError::NothingToIsolate),
+        (Network::Kernel, Some(_)) => Err(CacheLaunchError::NothingToIsolate),
         (Network::Kernel, None) => {
             let (listeners, addresses) = sockets(options, notice)?;
             let mut server = Server::new(options, settings, addresses, GROUPS, notice)?;
@@ -219,19 +219,19 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
 }
 
 /// Shards of a server.
-fn shards(options: &Options) -> u8 {
+fn shards(options: &CacheOptions) -> u8 {
     u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX)
 }
 
 /// A server on one backend.
 struct Server<'a, B: Backend> {
-    options: &'a Options,
-    settings: Settings,
+    options: &'a CacheOptions,
+    settings: CacheSettings,
     addresses: Vec<SocketAddr>,
     signals: Signals,
     metrics: Option<TcpListener>,
     plane: Arc<Plane<B, Cache>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     shards: Shards<B, Cache>,
     /// The process of the TCP stack, where it has one of its own.
     stack: Option<StackProcess>,
@@ -239,17 +239,17 @@ struct Server<'a, B: Backend> {
 
 impl<'a, B: Backend + 'static> Server<'a, B> {
     fn new(
-        options: &'a Options,
-        settings: Settings,
+        options: &'a CacheOptions,
+        settings: CacheSettings,
         addresses: Vec<SocketAddr>,
         groups: usize,
-        notice: &mut dyn FnMut(Notice),
-    ) -> Result<Self, LaunchError> {
+        notice: &mut dyn FnMut(CacheNotice),
+    ) -> Result<Self, CacheLaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
         // One shard owns all connections until the load needs another.
         let plane = Arc::new(Plane::with_groups(groups, shards(options), 1)?);
-        let shared = Shared::new(
+        let shared = SharedCache::new(
             options.memory_bytes,
             Arc::clone(&plane.stats),
             options.connections_max,
@@ -263,7 +263,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             addresses,
             signals,
             metrics: launch::metrics_listener(options.metrics, &mut |held| {
-                notice(Notice::AddressInUse(held));
+                notice(CacheNotice::AddressInUse(held));
             })?,
             shards: Shards::new(Arc::clone(&plane), options.is_sandboxed),
             plane,
@@ -286,7 +286,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
     }
 
     /// Serves metrics, gives up privileges, and looks after signals and shards until the end.
-    fn run(mut self, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+    fn run(mut self, notice: &mut dyn FnMut(CacheNotice)) -> Result<i32, CacheLaunchError> {
         let options = self.options;
         let reloads = options.settings_file.is_some();
         if options.is_sandboxed {
@@ -316,7 +316,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
         if let Some(stack) = &self.stack {
             stack.begin()?;
         }
-        notice(Notice::Ready(std::mem::take(&mut self.addresses)));
+        notice(CacheNotice::Ready(std::mem::take(&mut self.addresses)));
         let mut ended_by = None;
         let mut balance = Balance::new(self.plane.mailboxes.len());
         while self.shards.wait(ELASTIC_TICK)? {
@@ -331,7 +331,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                     return Ok(signal);
                 } else {
                     ended_by = Some(signal);
-                    notice(Notice::Draining);
+                    notice(CacheNotice::Draining);
                     self.plane.drain(options.drain);
                 }
             }
@@ -342,15 +342,15 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                 && let Some(active) = balance.step(&self.plane.stats)
             {
                 self.plane.resize(active);
-                notice(Notice::Shards(active));
+                notice(CacheNotice::Shards(active));
             }
         }
         Ok(ended_by.unwrap_or(SIGTERM))
     }
 
-    fn reload(&self, notice: &mut dyn FnMut(Notice)) {
+    fn reload(&self, notice: &mut dyn FnMut(CacheNotice)) {
         let Some(path) = &self.options.settings_file else {
-            notice(Notice::NotReloaded(
+            notice(CacheNotice::NotReloaded(
                 "there is no --settings file to read".into(),
             ));
             return;
@@ -363,15 +363,15 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                 for mailbox in &self.plane.mailboxes {
                     let _ = mailbox.send(Command::Batch(policy(self.options, settings)));
                 }
-                notice(Notice::Reloaded(settings));
+                notice(CacheNotice::Reloaded(settings));
             }
-            Err(error) => notice(Notice::NotReloaded(error.to_string())),
+            Err(error) => notice(CacheNotice::NotReloaded(error.to_string())),
         }
     }
 }
 
 impl Server<'_, Uring> {
-    fn start_uring(&mut self, listeners: Vec<OwnedFd>) -> Result<(), LaunchError> {
+    fn start_uring(&mut self, listeners: Vec<OwnedFd>) -> Result<(), CacheLaunchError> {
         let options = self.options;
         let shards = self.plane.mailboxes.len();
         let mut listeners = Some(listeners);
@@ -399,7 +399,7 @@ impl Server<'_, Uring> {
 }
 
 impl Server<'_, XdpBackend> {
-    fn start_xdp(&mut self, queues: &XdpQueues) -> Result<(), LaunchError> {
+    fn start_xdp(&mut self, queues: &XdpQueues) -> Result<(), CacheLaunchError> {
         let memory_max_bytes = self.options.send_memory_bytes / self.plane.mailboxes.len();
         let owner = |group| self.plane.groups.owner(group);
         let backends = queues.open(self.options, memory_max_bytes, &owner)?;
@@ -421,12 +421,12 @@ struct XdpQueues {
 
 impl XdpQueues {
     /// The queue that was named, or all queues of the interface.
-    fn find(options: &Options, interface: &str, queue: Option<u32>) -> Result<Self, LaunchError> {
+    fn find(options: &CacheOptions, interface: &str, queue: Option<u32>) -> Result<Self, CacheLaunchError> {
         if let Some(queue) = queue
             && options.cores.len() > 1
         {
             let interface = interface.to_owned();
-            return Err(LaunchError::ManyShards { interface, queue });
+            return Err(CacheLaunchError::ManyShards { interface, queue });
         }
         let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
         let count = match queue {
@@ -444,10 +444,10 @@ impl XdpQueues {
     /// queue at first.
     fn open(
         &self,
-        options: &Options,
+        options: &CacheOptions,
         memory_max_bytes: usize,
         owner: &dyn Fn(u16) -> u8,
-    ) -> Result<Vec<XdpBackend>, LaunchError> {
+    ) -> Result<Vec<XdpBackend>, CacheLaunchError> {
         let (interface, shards) = (&self.interface, shards(options));
         interface
             .check_queue(self.first)
@@ -476,7 +476,7 @@ impl XdpQueues {
             shards,
             owner,
         };
-        let backends = Program::attach(interface, self.first + self.count, Mode::Auto)
+        let backends = Program::attach(interface, self.first + self.count, XdpMode::Auto)
             .and_then(|program| {
                 let program = Arc::new(program);
                 XdpBackend::open_all(interface, &config, &program, division, &change)
@@ -526,9 +526,9 @@ impl Balance {
 
 /// The sockets of systemd, and those of `--listen`.
 fn sockets(
-    options: &Options,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
+    options: &CacheOptions,
+    notice: &mut dyn FnMut(CacheNotice),
+) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), CacheLaunchError> {
     let (mut listeners, mut addresses): (Vec<_>, Vec<_>) = uring::inherited()?.into_iter().unzip();
     // With sockets of systemd, the default address is not wanted.
     let own = if listeners.is_empty() {
@@ -537,12 +537,12 @@ fn sockets(
         &[]
     };
     for &address in own {
-        let mut waits = |held| notice(Notice::AddressInUse(held));
+        let mut waits = |held| notice(CacheNotice::AddressInUse(held));
         listeners.push(launch::listen(address, &mut waits)?);
         addresses.push(address);
     }
     if listeners.is_empty() {
-        return Err(LaunchError::NoAddress);
+        return Err(CacheLaunchError::NoAddress);
     }
     Ok((listeners, addresses))
 }

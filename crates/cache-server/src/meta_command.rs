@@ -7,11 +7,11 @@ use crate::connection::{Commit, Connection, Phase, WHOLE_MAX_BYTES};
 use crate::counters::count;
 use crate::execute::{ANSWER_MAX_BYTES, BAD_CHUNK, Step, answer_error};
 use crate::protocol::{self, Meta, MetaKind, Words};
-use crate::server::Shared;
+use crate::server::SharedCache;
 use crate::store::{Counted, Item, KEY_MAX_BYTES, Mode, Reserved, Store, StoreError, Stored};
 
 pub(crate) fn run<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
@@ -129,7 +129,7 @@ fn flagged(status: &[u8], meta: &Meta<'_>, store: &Store, item: Option<Item>) ->
 }
 
 fn reserve_empty(
-    shared: &Shared,
+    shared: &SharedCache,
     store: &mut Store,
     key: &[u8],
     value: &[u8],
@@ -144,7 +144,7 @@ fn reserve_empty(
 }
 
 fn get<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -240,7 +240,7 @@ fn get<C: Calls>(
 type MetaLine<'a> = (&'a Meta<'a>, &'a [u8], &'a [u8]);
 
 fn set<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     (meta, key, line): MetaLine<'_>,
@@ -294,7 +294,7 @@ fn set<C: Calls>(
 
 /// Stores a value that is whole, and answers.
 pub(crate) fn commit<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     store: &mut Store,
     reserved: Reserved,
     meta: &Meta<'_>,
@@ -351,7 +351,7 @@ pub(crate) fn commit<C: Calls>(
 }
 
 fn delete<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -397,7 +397,7 @@ fn delete<C: Calls>(
 }
 
 fn arithmetic<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -477,7 +477,7 @@ fn arithmetic<C: Calls>(
 }
 
 fn debug<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dataplane::histogram::Snapshot;
 use dataplane::shard::ShardStats;
 
-use crate::server::Shared;
+use crate::server::SharedCache;
 
 /// The memcached whose protocol is served, and which clients take this server for.
 pub const VERSION: &str = concat!("1.6.18-slackline-", env!("CARGO_PKG_VERSION"));
@@ -23,7 +23,7 @@ fn sum(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> u64) -> u64 {
     shards.iter().map(pick).fold(0, u64::wrapping_add)
 }
 
-impl Shared {
+impl SharedCache {
     /// The answer to `stats` with an argument.
     pub(crate) fn stats_text(&self, argument: &[u8]) -> String {
         let mut text = String::new();

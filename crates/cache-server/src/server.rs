@@ -9,7 +9,7 @@ use dataplane::{Application, Calls, Context, DeadReason, Event, FlowId};
 
 use crate::answer::Answers;
 use crate::connection::{Connection, Phase};
-use crate::counters::{Counters, Totals, count};
+use crate::counters::{CacheCounters, Totals, count};
 use crate::execute;
 use crate::store::{Expiry, Store, StoreStats};
 
@@ -29,14 +29,14 @@ const CRAWL_CHUNKS: usize = 2_000;
 const TICK_TOKEN: u64 = 1;
 
 /// What all shards of one server share.
-pub struct Shared {
+pub struct SharedCache {
     partitions: Vec<Mutex<Store>>,
     hasher: ahash::RandomState,
     started: Instant,
     started_unix: i64,
     now: AtomicU32,
     /// One set of counters a shard.
-    pub counters: Vec<Counters>,
+    pub counters: Vec<CacheCounters>,
     /// Figures of the runtime.
     pub shards: Arc<Vec<ShardStats>>,
     /// The level of `verbosity`.
@@ -48,7 +48,7 @@ pub struct Shared {
     is_draining: AtomicBool,
 }
 
-impl Shared {
+impl SharedCache {
     /// Memory for items, and counters for each shard.
     pub fn new(memory_bytes: usize, shards: Arc<Vec<ShardStats>>, connections_max: usize) -> Self {
         let most = (memory_bytes / PARTITION_MIN_BYTES).max(1);
@@ -69,7 +69,7 @@ impl Shared {
             started: Instant::now(),
             started_unix,
             now: AtomicU32::new(CLOCK_START),
-            counters: shards.iter().map(|_| Counters::default()).collect(),
+            counters: shards.iter().map(|_| CacheCounters::default()).collect(),
             shards,
             verbosity: AtomicU64::new(0),
             idle_timeout_s: AtomicU32::new(0),
@@ -171,7 +171,7 @@ impl Shared {
 
 /// The cache on one shard.
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     shard: usize,
     connections: Vec<Option<Connection>>,
     is_ticking: bool,
@@ -179,7 +179,7 @@ pub struct Cache {
 
 impl Cache {
     /// The application of one shard.
-    pub fn new(shared: Arc<Shared>, shard: usize) -> Self {
+    pub fn new(shared: Arc<SharedCache>, shard: usize) -> Self {
         Self {
             shared,
             shard,

@@ -8,14 +8,14 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, Mode, NAME_CHARS_MAX, as_written_here, check_dir,
+    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, as_written_here, check_dir,
     check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::promotion::bars_measuring;
-use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish, refused};
+use crate::store::{ExperimentRow, NewExperiment, Once, State, UserRequest, refused};
 
 /// The most characters of a note: some pages.
 pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
@@ -178,7 +178,7 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued => Ok((State::Paused, None, None)),
-                State::Running => Ok((State::Running, Some(Wish::Pause), row.message.clone())),
+                State::Running => Ok((State::Running, Some(UserRequest::Pause), row.message.clone())),
                 state => Err(refused(
                     id,
                     state,
@@ -213,7 +213,7 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn verify(&self, id: i64) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
-        if row.spec.mode == Mode::Continuous {
+        if row.spec.mode == ExperimentMode::Continuous {
             return Err(refused(
                 id,
                 row.state,
@@ -232,10 +232,10 @@ impl Coordinator {
         if !matches!(row.state, State::Queued | State::Running) {
             self.store.new_verification(id)?;
         }
-        self.queue_again(id, Some(Wish::Verify))
+        self.queue_again(id, Some(UserRequest::Verify))
     }
 
-    fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
+    fn queue_again(&self, id: i64, wish: Option<UserRequest>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
         self.may_be_measured(&row)?;
         if wish.is_none() {
@@ -259,7 +259,7 @@ impl Coordinator {
                     Ok((row.state, wish, row.message.clone()))
                 }
                 // A pause that has not happened yet is taken back.
-                (State::Running, None) if row.wish == Some(Wish::Pause) => {
+                (State::Running, None) if row.wish == Some(UserRequest::Pause) => {
                     Ok((State::Running, None, row.message.clone()))
                 }
                 (State::Queued | State::Running, None) => {
@@ -280,7 +280,7 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued | State::Paused => Ok((State::Stopped, None, None)),
-                State::Running => Ok((State::Running, Some(Wish::Stop), row.message.clone())),
+                State::Running => Ok((State::Running, Some(UserRequest::Stop), row.message.clone())),
                 state => Err(refused(id, state, "it has ended already")),
             })
         })?;
@@ -756,7 +756,7 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         assert_eq!(row.carries_nothing_over(), None);
         let observed = |name: &str| {
             let values = [(name.to_owned(), bayes_opt::Value::Int(1))];
-            Observation::now(Configuration(values.into()), bayes_opt::Outcome::Crashed)
+            Observation::now(Configuration(values.into()), bayes_opt::ObservedOutcome::Crashed)
         };
         row.prior = vec![observed("y")];
         assert!(row.carries_nothing_over().is_some());

@@ -6,7 +6,7 @@ use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::continuous::{
-    self, Acting, Alert, Applied, Controller, Flow, HostThen, Round, Seen, State as Known, Task,
+    self, Acting, Alert, Applied, ContinuousController, Flow, HostThen, Round, Seen, ContinuousState as Known, Task,
     Tuned, World,
 };
 use tuner::ledger::Event;
@@ -17,8 +17,8 @@ use tuner::spec::{AlertSpec, CheckedSpec};
 
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{ExperimentRow, Moment, Promotion, State, Wish};
+use crate::sitting::RunSession;
+use crate::store::{ExperimentRow, Moment, Promotion, State, UserRequest};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(2);
 
 impl Coordinator {
     /// The controller of a continuous experiment, as it was kept.
-    pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<Controller, Error> {
+    pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<ContinuousController, Error> {
         controller_of(&self.store.moment(id, 0)?, spec)
     }
 
@@ -36,9 +36,9 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Spec`], [`Error::Unavailable`].
-    pub fn continuous(&self, moment: &Moment) -> Result<Option<continuous::View>, Error> {
+    pub fn continuous(&self, moment: &Moment) -> Result<Option<continuous::ContinuousView>, Error> {
         let row = &moment.row;
-        if row.spec.mode != tuner::spec::Mode::Continuous {
+        if row.spec.mode != tuner::spec::ExperimentMode::Continuous {
             return Ok(None);
         }
         let resting = (row.state != State::Running).then(|| row.state.name());
@@ -57,7 +57,7 @@ impl Coordinator {
             return Ok(Vec::new());
         };
         let control = spec.space.default_configuration();
-        let evidence = Controller::evidence(rules, control, state, &moment.rounds);
+        let evidence = ContinuousController::evidence(rules, control, state, &moment.rounds);
         Ok(evidence)
     }
 
@@ -84,7 +84,7 @@ impl Coordinator {
             })
         });
         live.set_home(promoted.map(|it| it.configuration.clone()));
-        let mut host = Host {
+        let mut host = LiveWorld {
             coordinator: self,
             id,
             spec,
@@ -110,8 +110,8 @@ impl Coordinator {
         };
         let (state, message) = match (&ran, row.wish) {
             (Err(error), _) => (State::Failed, Some(format!("{error}{in_force}"))),
-            (Ok(()), Some(Wish::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
-            (Ok(()), Some(Wish::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
+            (Ok(()), Some(UserRequest::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
+            (Ok(()), Some(UserRequest::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
             (Ok(()), _) => (State::Queued, self.why_queued()),
         };
         self.store.sat(id, state, message.as_deref(), &row.report)?;
@@ -197,17 +197,17 @@ impl Coordinator {
     }
 }
 
-fn rules(id: i64, spec: &CheckedSpec) -> Result<continuous::Rules, Error> {
+fn rules(id: i64, spec: &CheckedSpec) -> Result<continuous::ContinuousRules, Error> {
     let rules = spec.continuous.clone();
     rules.ok_or_else(|| Error::Conflict(format!("experiment {id} is not in mode = \"continuous\"")))
 }
 
-fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<Controller, Error> {
+fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<ContinuousController, Error> {
     let rules = rules(moment.row.id, spec)?;
     let state = moment.state.clone();
     let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
     let control = spec.space.default_configuration();
-    Ok(Controller::resume(rules, control, state, &moment.rounds))
+    Ok(ContinuousController::resume(rules, control, state, &moment.rounds))
 }
 
 /// How the message of an experiment at rest ends while something of it is promoted.
@@ -251,7 +251,7 @@ impl Waiting {
 }
 
 /// This host.
-struct Host<'a> {
+struct LiveWorld<'a> {
     coordinator: &'a Coordinator,
     id: i64,
     spec: &'a CheckedSpec,
@@ -269,7 +269,7 @@ struct Host<'a> {
     kept: Option<Known>,
 }
 
-impl Host<'_> {
+impl LiveWorld<'_> {
     fn wishes_an_end(&self, is_queue_paused: bool) -> bool {
         let wish = self
             .coordinator
@@ -277,7 +277,7 @@ impl Host<'_> {
             .experiment(self.id)
             .map(|row| row.wish);
         self.interrupt.signal().is_some()
-            || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
+            || matches!(wish, Ok(Some(UserRequest::Pause | UserRequest::Stop)))
             || is_queue_paused && !self.is_promoted
     }
 
@@ -308,7 +308,7 @@ impl Host<'_> {
     }
 }
 
-impl World for Host<'_> {
+impl World for LiveWorld<'_> {
     fn now(&mut self) -> Timestamp {
         Timestamp::now()
     }
@@ -334,7 +334,7 @@ impl World for Host<'_> {
 
     fn keep(
         &mut self,
-        controller: &mut Controller,
+        controller: &mut ContinuousController,
         round: Option<&Round>,
     ) -> Result<(), TunerError> {
         controller.settled(|promoted| self.live.host(promoted));
@@ -420,7 +420,7 @@ impl World for Host<'_> {
                 .new_verification(self.id)
                 .map_err(TunerError::from)?;
         }
-        let mut sitting = Sitting::of_task(self.coordinator, self.id, task.clone());
+        let mut sitting = RunSession::of_task(self.coordinator, self.id, task.clone());
         let (tuned, report) = continuous::tune(
             self.spec,
             task.in_force.as_ref(),
@@ -517,7 +517,7 @@ mod file_tests;
 mod tests {
     use bayes_opt::Value;
     use host::Knob;
-    use tuner::continuous::{Entry, Promoted};
+    use tuner::continuous::{HistoryEntry, Promoted};
 
     use super::*;
     use crate::store::{Location, Store};
@@ -541,7 +541,7 @@ json = { requests = "n", latency_p99_us = "us" }
 
     /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can
     /// be measured, where the knob is put right as soon as `then` says so.
-    fn changed_since(boot_id: &str, then: impl Fn(&[Entry], &std::path::Path)) -> Vec<Entry> {
+    fn changed_since(boot_id: &str, then: impl Fn(&[HistoryEntry], &std::path::Path)) -> Vec<HistoryEntry> {
         let dir = tempfile::tempdir().unwrap();
         let knob = dir.path().join("knob");
         std::fs::write(&knob, "50\n").unwrap();

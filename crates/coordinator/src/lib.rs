@@ -39,4 +39,4 @@ pub use error::Error;
 pub use exchange::LastVerification;
 pub use table::{evaluations_csv, evaluations_parquet};
 pub use tuner::spec::EVALUATIONS_MAX;
-pub use workers::{Bus, Counts, WorkerView, Workers};
+pub use workers::{Bus, ClaimCounts, WorkerView, Workers};

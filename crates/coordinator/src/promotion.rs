@@ -7,7 +7,7 @@ use bayes_opt::Configuration;
 use host::{Knob, Roots};
 use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
-use tuner::spec::{CheckedSpec, Mode, TargetSpec};
+use tuner::spec::{CheckedSpec, ExperimentMode, TargetSpec};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -213,7 +213,7 @@ impl Coordinator {
     pub fn forget_rest(&self, id: i64) -> Result<Vec<String>, Error> {
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
-        if row.spec.mode == Mode::Continuous {
+        if row.spec.mode == ExperimentMode::Continuous {
             if row.state == State::Running {
                 return Err(refused(id, row.state, "pause it first"));
             }
@@ -300,7 +300,7 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
         return Some(unfinished(row.id, &rest.left));
     }
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
-    (row.spec.mode == Mode::Once && row.in_force().is_some() && is_told).then(|| {
+    (row.spec.mode == ExperimentMode::Once && row.in_force().is_some() && is_told).then(|| {
         format!(
             "experiment {0} cannot be measured while its winner is in force. Roll back experiment {0} first. You can promote the \
              winner again after the verification",

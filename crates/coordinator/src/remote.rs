@@ -14,17 +14,17 @@ use tuner::TunerError;
 use tuner::assignment::{Assignment, Purpose};
 use tuner::bench::{Arm, Bench};
 use tuner::evaluation::Block;
-use tuner::experiment::{self, Search};
-use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
-use tuner::protocol::{Order, Ticket};
+use tuner::experiment::{self, TuningSearch};
+use tuner::ledger::{Event, ResumeState, Ledger, PlannedArm};
+use tuner::protocol::{WorkOrder, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
 use tuner::verification;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{Assigned, ExperimentRow, Running, State, Wish};
+use crate::sitting::RunSession;
+use crate::store::{Assigned, ExperimentRow, RunningEvaluation, State, UserRequest};
 use crate::workers::Bus;
 
 /// How often a sitting looks for wishes, and the coordinator for experiments, that nobody told it
@@ -131,7 +131,7 @@ struct RemoteSitting<'a> {
     workers: WorkersSpec,
     id: i64,
     class: String,
-    search: Search,
+    search: TuningSearch,
     /// Evaluations of the search that are outstanding.
     outstanding: BTreeMap<usize, Configuration>,
     last_number: usize,
@@ -159,11 +159,11 @@ impl<'a> RemoteSitting<'a> {
         let (running, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.is_running);
         let ended: Vec<EvaluationRecord> = ended.into_iter().map(|row| row.record).collect();
         let measured_s: f64 = ended.iter().map(|record| record.duration_s).sum();
-        let mut kept = Kept {
+        let mut kept = ResumeState {
             evaluations: ended,
-            ..Kept::default()
+            ..ResumeState::default()
         };
-        let mut search = Search::resume(spec, &mut kept)?;
+        let mut search = TuningSearch::resume(spec, &mut kept)?;
         let mut outstanding = BTreeMap::new();
         for row in running {
             search.hold(&row.record.configuration)?;
@@ -208,7 +208,7 @@ impl<'a> RemoteSitting<'a> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
         // What somebody has begun comes to its end; nothing else is given out.
-        if store.is_queue_paused()? && row.wish != Some(Wish::Stop) {
+        if store.is_queue_paused()? && row.wish != Some(UserRequest::Stop) {
             let mut assigned = store.assignments(self.id)?;
             if assigned.iter().any(|it| it.attempt == 0) {
                 store.withdraw_unclaimed(self.id, 0)?;
@@ -218,7 +218,7 @@ impl<'a> RemoteSitting<'a> {
             self.take(&assigned)?;
             return Ok(Next::Wait);
         }
-        if row.wish == Some(Wish::Stop) {
+        if row.wish == Some(UserRequest::Stop) {
             store.withdraw_all(self.id, "the experiment ended")?;
             let mut report = row.report;
             report.sentence = "A user stopped the experiment. There is no result.".into();
@@ -227,8 +227,8 @@ impl<'a> RemoteSitting<'a> {
         }
         // A pause, or a verification, comes when those end that somebody has begun.
         let unwanted = match (row.wish, &row.plan) {
-            (Some(Wish::Pause | Wish::Verify), None) => Some(0),
-            (Some(Wish::Pause), Some(_)) => Some(row.verification),
+            (Some(UserRequest::Pause | UserRequest::Verify), None) => Some(0),
+            (Some(UserRequest::Pause), Some(_)) => Some(row.verification),
             _ => None,
         };
         let mut assigned = store.assignments(self.id)?;
@@ -254,7 +254,7 @@ impl<'a> RemoteSitting<'a> {
             if !self.outstanding.is_empty() {
                 return self.wait(&row);
             }
-            if row.wish == Some(Wish::Pause) {
+            if row.wish == Some(UserRequest::Pause) {
                 return self.rest();
             }
             let plan = self.search.plan(self.spec);
@@ -264,7 +264,7 @@ impl<'a> RemoteSitting<'a> {
         if assigned.iter().any(of_this) {
             return self.wait(&row);
         }
-        if row.wish == Some(Wish::Pause) {
+        if row.wish == Some(UserRequest::Pause) {
             return self.rest();
         }
         // It was stopped in the middle, or what there is does not decide it.
@@ -314,7 +314,7 @@ impl<'a> RemoteSitting<'a> {
     /// Gives out evaluations, as many at once as there may be.
     fn ask(&mut self, row: &ExperimentRow) -> Result<(), Error> {
         let store = &self.coordinator.store;
-        if matches!(row.wish, Some(Wish::Pause | Wish::Verify)) {
+        if matches!(row.wish, Some(UserRequest::Pause | UserRequest::Verify)) {
             return Ok(());
         }
         let budget = row.budget();
@@ -345,7 +345,7 @@ impl<'a> RemoteSitting<'a> {
             // One by hand, or again, was not asked for by the optimiser.
             self.search.hold(&configuration)?;
             let incumbent = self.search.incumbent();
-            let running = Running {
+            let running = RunningEvaluation {
                 number: self.last_number + 1,
                 configuration: configuration.clone(),
             };
@@ -383,7 +383,7 @@ impl<'a> RemoteSitting<'a> {
         let Some(arm) = arm else {
             return true;
         };
-        let order = Order {
+        let order = WorkOrder {
             ticket,
             spec: row.spec.clone(),
             dir: row.dir.clone().into(),
@@ -443,14 +443,14 @@ impl<'a> RemoteSitting<'a> {
         let mut nowhere = Nowhere {
             elapsed_s: self.elapsed_s(),
         };
-        let mut sitting = AtRest(Sitting::new(self.coordinator, self.id));
+        let mut sitting = ReportOnlySession(RunSession::new(self.coordinator, self.id));
         let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut sitting);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
         }
         let row = store.experiment(self.id)?;
-        if report.paused && row.wish != Some(Wish::Pause) {
+        if report.paused && row.wish != Some(UserRequest::Pause) {
             // Its user took the pause back meanwhile.
             return Ok(Next::Wait);
         }
@@ -483,15 +483,15 @@ fn evaluation(id: i64, number: usize) -> Ticket {
 
 /// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing
 /// is to be measured.
-struct AtRest<'a>(Sitting<'a>);
+struct ReportOnlySession<'a>(RunSession<'a>);
 
-impl Ledger for AtRest<'_> {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+impl Ledger for ReportOnlySession<'_> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         self.0.kept()
     }
 
-    fn wish(&mut self) -> Result<tuner::ledger::Wish, TunerError> {
-        Ok(tuner::ledger::Wish {
+    fn wish(&mut self) -> Result<tuner::ledger::RunControl, TunerError> {
+        Ok(tuner::ledger::RunControl {
             pause: true,
             ..Default::default()
         })
@@ -545,7 +545,7 @@ workers = { at_once = 2 }
     struct NoBus;
 
     impl Bus for NoBus {
-        fn publish(&self, _: &str, _: &Order) -> Result<(), String> {
+        fn publish(&self, _: &str, _: &WorkOrder) -> Result<(), String> {
             Ok(())
         }
     }
@@ -598,7 +598,7 @@ workers = { at_once = 2 }
             assert_eq!(look(&mut sitting), 0.0, "nobody is there");
             let ticket = evaluation(sitting.id, 1);
             let worker = "w".to_owned();
-            let request = tuner::protocol::Request::Claim {
+            let request = tuner::protocol::WorkerMessage::Claim {
                 ticket,
                 worker,
                 made_ms: None,

@@ -12,12 +12,12 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::Report;
-use tuner::spec::{CheckedSpec, Mode, Spec};
+use tuner::spec::{CheckedSpec, ExperimentMode, Spec};
 
-use crate::coordinator::{Coordinator, Present, Progress, SIGTERM};
+use crate::coordinator::{Coordinator, CurrentRun, Progress, SIGTERM};
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{ExperimentRow, State, Wish};
+use crate::sitting::RunSession;
+use crate::store::{ExperimentRow, State, UserRequest};
 
 /// How often an idle coordinator looks for work that nobody told it of.
 const IDLE: Duration = Duration::from_secs(1);
@@ -143,7 +143,7 @@ impl Coordinator {
         };
         let row = self.store.experiment(id)?;
         // Something may have been promoted while it waited.
-        if row.spec.mode == Mode::Once
+        if row.spec.mode == ExperimentMode::Once
             && let Some(why) = self.bars_measuring(&row)?
         {
             self.store.sat(id, State::Paused, Some(&why), &row.report)?;
@@ -192,8 +192,8 @@ impl Coordinator {
     /// to be rolled back, or where it goes on by itself once they are there again.
     pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
         let may_miss_templates = match row.spec.mode {
-            Mode::Once => row.promotion.is_some(),
-            Mode::Continuous => self.store.continuous(row.id)?.is_some(),
+            ExperimentMode::Once => row.promotion.is_some(),
+            ExperimentMode::Continuous => self.store.continuous(row.id)?.is_some(),
         };
         self.checked_here(row, may_miss_templates)
     }
@@ -285,7 +285,7 @@ impl Coordinator {
             Err(Error::Conflict(_) | Error::NotFound(_)) => return Ok(()),
             begun => begun?,
         }
-        *self.present() = Some(Present {
+        *self.present() = Some(CurrentRun {
             interrupt: interrupt.clone(),
             progress: Progress {
                 experiment: id,
@@ -295,14 +295,14 @@ impl Coordinator {
         // An end, a rollback or a stop that was asked for just before had nobody to tell.
         if self.is_ending()
             || self.is_rolling_back()
-            || self.store.experiment(id)?.wish == Some(Wish::Stop)
+            || self.store.experiment(id)?.wish == Some(UserRequest::Stop)
         {
             interrupt.raise(SIGTERM);
         }
         if spec.continuous.is_some() {
             return self.sit_continuous(id, spec, &interrupt, live);
         }
-        let mut sitting = Sitting::new(self, id);
+        let mut sitting = RunSession::new(self, id);
         let mut live = live.after(sitting.elapsed_s()?);
         let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut sitting);
         let restored = live.restore();
@@ -312,7 +312,7 @@ impl Coordinator {
             return Err(Error::Unavailable(error.to_string()));
         }
         let wish = self.store.experiment(id)?.wish;
-        let is_stopped = wish == Some(Wish::Stop);
+        let is_stopped = wish == Some(UserRequest::Stop);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
@@ -321,7 +321,7 @@ impl Coordinator {
         match state {
             State::Queued => message = self.why_queued(),
             // Its user has not paused it, but the queue.
-            State::Paused if wish != Some(Wish::Pause) => state = State::Queued,
+            State::Paused if wish != Some(UserRequest::Pause) => state = State::Queued,
             _ => {}
         }
         report.keep_verified(&row.report);

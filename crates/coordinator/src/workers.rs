@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tuner::assignment::Measured;
-use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
+use tuner::assignment::EvaluationResult;
+use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
 
 use crate::error::Error;
 use crate::store::Store;
@@ -50,7 +50,7 @@ pub trait Bus: Sync {
     ///
     /// # Errors
     /// Why the queue cannot be reached now.
-    fn publish(&self, class: &str, order: &Order) -> Result<(), String>;
+    fn publish(&self, class: &str, order: &WorkOrder) -> Result<(), String>;
 }
 
 /// The queue for workers that have these labels.
@@ -89,7 +89,7 @@ pub struct WorkerView {
 
 /// What came of claims and results since the coordinator's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct ClaimCounts {
     /// Claims that were granted.
     pub granted: u64,
     /// Claims of what nobody needed any more, or somebody else was measuring.
@@ -271,9 +271,9 @@ impl Workers {
     }
 
     /// What came of claims and results.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ClaimCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
+        ClaimCounts {
             granted: of(&self.granted),
             declined: of(&self.declined),
             accepted: of(&self.accepted),
@@ -339,21 +339,21 @@ impl Workers {
     }
 
     /// Answers a worker. Nothing is granted or taken before its row is committed.
-    pub(crate) fn answer(&self, store: &Store, request: Request) -> Reply {
+    pub(crate) fn answer(&self, store: &Store, request: WorkerMessage) -> Reply {
         let answered = match request {
-            Request::Hello(hello) => Ok(self.welcome(hello)),
-            Request::Claim {
+            WorkerMessage::Hello(hello) => Ok(self.welcome(hello)),
+            WorkerMessage::Claim {
                 ticket,
                 worker,
                 made_ms,
             } => self.claim(store, ticket, worker, made_ms),
-            Request::Beat {
+            WorkerMessage::Beat {
                 ticket,
                 attempt,
                 worker,
                 blocks,
             } => self.beat(store, ticket, attempt, worker, blocks),
-            Request::Release {
+            WorkerMessage::Release {
                 ticket,
                 attempt,
                 why,
@@ -361,7 +361,7 @@ impl Workers {
                 self.release(ticket, attempt, why);
                 Ok(Reply::Accepted)
             }
-            Request::Result {
+            WorkerMessage::Result {
                 ticket,
                 attempt,
                 measured,
@@ -371,9 +371,9 @@ impl Workers {
     }
 
     /// As [`answer`](Self::answer), and tells the experiment.
-    pub(crate) fn answer_and_wake(&self, store: &Store, request: Request) -> Reply {
+    pub(crate) fn answer_and_wake(&self, store: &Store, request: WorkerMessage) -> Reply {
         let experiment = match &request {
-            Request::Result { ticket, .. } | Request::Release { ticket, .. } => {
+            WorkerMessage::Result { ticket, .. } | WorkerMessage::Release { ticket, .. } => {
                 Some(ticket.experiment)
             }
             _ => None,
@@ -516,7 +516,7 @@ impl Workers {
         store: &Store,
         ticket: Ticket,
         attempt: i64,
-        measured: Measured,
+        measured: EvaluationResult,
     ) -> Result<Reply, Error> {
         let has_measured = measured.failure.is_none();
         if !store.finish(ticket, attempt, measured)? {

@@ -22,7 +22,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::tcp::wire::Ip;
 use dataplane::tcp::{Config, KeepAlive};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::SeedableRng as _;
@@ -358,7 +358,7 @@ fn main() -> Result<(), Failure> {
         extra_addresses: sources(&interface, source_count)?,
     };
     config.check(&interface)?;
-    let program = Arc::new(Program::attach(&interface, 1, Mode::Auto)?);
+    let program = Arc::new(Program::attach(&interface, 1, XdpMode::Auto)?);
     let change = |stack: &mut Config| {
         stack.keep_alive = Some(KeepAlive {
             idle_ms: keep_alive_s.saturating_mul(1000),

@@ -19,7 +19,7 @@ use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
 use dataplane::{Application, Backend, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::rngs::StdRng;
@@ -339,7 +339,7 @@ fn by_xdp(interface: &str, flows_max: usize) -> Result<XdpBackend, Failure> {
         extra_addresses: Vec::new(),
     };
     config.check(&interface)?;
-    let program = Arc::new(Program::attach(&interface, 1, Mode::Auto)?);
+    let program = Arc::new(Program::attach(&interface, 1, XdpMode::Auto)?);
     Ok(XdpBackend::open(&interface, &config, program, &|_| {})?)
 }
 

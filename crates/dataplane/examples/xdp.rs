@@ -25,7 +25,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::tcp::KeepAlive;
 use dataplane::tcp::wire::Ip;
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
 use dataplane::{Application, Calls, Context, Error, Event, FlowId, Shard, ShardConfig, Time};
 
 /// Sends back what arrives. What cannot be sent yet is kept, and counts against the window.
@@ -297,7 +297,7 @@ fn open(
     keep_alive_s: Option<u32>,
 ) -> Result<XdpBackend, Error> {
     config.check(interface)?;
-    let program = Arc::new(Program::attach(interface, 1, Mode::Auto)?);
+    let program = Arc::new(Program::attach(interface, 1, XdpMode::Auto)?);
     let change = |stack: &mut dataplane::tcp::Config| {
         if let Some(seconds) = keep_alive_s {
             stack.keep_alive = Some(KeepAlive {

@@ -1,4 +1,4 @@
-//! Evaluations on many hosts: NATS JetStream carries orders from a coordinator's [`Office`] to
+//! Evaluations on many hosts: NATS JetStream carries orders from a coordinator's [`CoordinatorEndpoint`] to
 //! [`worker`]s, which measure them by the very function that measures on the coordinator's own
 //! host, [`tuner::assignment::measure`].
 //!
@@ -21,4 +21,4 @@ pub mod worker;
 
 pub use config::{Allow, Nats, ServerConfig, WorkerConfig};
 pub use error::Error;
-pub use office::Office;
+pub use office::CoordinatorEndpoint;

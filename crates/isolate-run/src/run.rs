@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use host::{Journal, RestoreReport, Roots};
 use isolation::{
-    Controller, Decision, GroupSeen, MachineSeen, Observation, ServiceSeen, Setting, Subject,
+    IsolationController, Decision, GroupSeen, MachineSeen, MachineObservation, ServiceSeen, ActuatorSetting, Subject,
     guarded,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::best_effort::Work;
-use crate::config::{Config, Objective, Service};
+use crate::config::{IsolationConfig, LatencyObjective, Service};
 use crate::counters::{Counters, Machine, Rates, Traffic};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
-use crate::record::{Entry, Recorder};
-use crate::status::{self, GroupStatus, ServiceStatus, Status};
-use crate::steer::{Outcome, Steer};
+use crate::record::{RecordLine, Recorder};
+use crate::status::{self, GroupStatus, ServiceStatus, IsolationStatus};
+use crate::steer::{DecisionOutcome, Steer};
 use crate::subject::{Place, is_same_or_above, place_of};
 use crate::watchdog::Watchdog;
 
@@ -37,7 +37,7 @@ const RECENT_MAX: usize = 20;
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RunOptions {
     /// A directory for the record of the run.
     pub out: Option<PathBuf>,
     /// End after so long.
@@ -49,10 +49,10 @@ pub struct Options {
 /// Who is told what happens.
 pub trait Watcher {
     /// A second has passed.
-    fn row(&mut self, status: &Status);
+    fn row(&mut self, status: &IsolationStatus);
 
     /// A step has passed: the time to answer who waits.
-    fn step(&mut self, status: &Status) {
+    fn step(&mut self, status: &IsolationStatus) {
         let _ = status;
     }
 
@@ -68,13 +68,13 @@ pub struct Finish {
     /// The signal that ended it, if one did.
     pub signal: Option<i32>,
     /// How everything stood at the end.
-    pub status: Status,
+    pub status: IsolationStatus,
 }
 
 /// A service and what is known of it.
 struct Watched {
     service: Service,
-    objective: Objective,
+    objective: LatencyObjective,
     latency: Latency,
     place: Option<Place>,
     /// Its processes when it was last looked for.
@@ -102,10 +102,10 @@ struct Steered {
 pub fn run(
     path: &Path,
     state_dir: &Path,
-    options: &Options,
+    options: &RunOptions,
     watcher: &mut dyn Watcher,
 ) -> Result<Finish, IsolateError> {
-    let config = Config::read(path)?;
+    let config = IsolationConfig::read(path)?;
     let signal = Arc::new(AtomicUsize::new(0));
     let reload = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -141,9 +141,9 @@ fn register(registered: std::io::Result<signal_hook::SigId>) -> Result<(), Isola
 struct Session {
     roots: Roots,
     state_dir: PathBuf,
-    config: Config,
+    config: IsolationConfig,
     observe: bool,
-    controller: Box<dyn Controller>,
+    controller: Box<dyn IsolationController>,
     steer: Steer,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
     journal: Option<Journal>,
@@ -168,9 +168,9 @@ struct Session {
 
 impl Session {
     fn begin(
-        config: Config,
+        config: IsolationConfig,
         state_dir: &Path,
-        options: &Options,
+        options: &RunOptions,
         watcher: &mut dyn Watcher,
     ) -> Result<Self, IsolateError> {
         let roots = Roots::default();
@@ -265,7 +265,7 @@ impl Session {
     fn run(
         &mut self,
         path: &Path,
-        options: &Options,
+        options: &RunOptions,
         watcher: &mut dyn Watcher,
         signal: &AtomicUsize,
         reload: &AtomicBool,
@@ -305,7 +305,7 @@ impl Session {
                 let status = self.status();
                 status::write(&self.state_dir, &status);
                 watcher.row(&status);
-                self.write(&Entry::Row(Box::new(status)))?;
+                self.write(&RecordLine::Row(Box::new(status)))?;
                 self.services.iter_mut().for_each(|service| {
                     if let Some(seen) = &mut service.seen {
                         seen.fresh = None;
@@ -320,7 +320,7 @@ impl Session {
         }
     }
 
-    fn write(&mut self, entry: &Entry) -> Result<(), IsolateError> {
+    fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
         match &mut self.recorder {
             Some(recorder) => recorder.write(entry),
             None => Ok(()),
@@ -330,7 +330,7 @@ impl Session {
     fn note(&mut self, watcher: &mut dyn Watcher, text: &str) -> Result<(), IsolateError> {
         watcher.say(text);
         let at_s = self.began.elapsed().as_secs_f64();
-        self.write(&Entry::Note {
+        self.write(&RecordLine::Note {
             at_s,
             text: text.to_owned(),
         })
@@ -373,7 +373,7 @@ impl Session {
     }
 
     /// Reads all counters and sources.
-    fn look(&mut self) -> Observation {
+    fn look(&mut self) -> MachineObservation {
         let now = Instant::now();
         let elapsed_s = self
             .looked
@@ -381,14 +381,14 @@ impl Session {
             .max(1e-3);
         self.looked = Some(now);
         self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
-        let mut observation = Observation {
+        let mut observation = MachineObservation {
             machine: MachineSeen {
                 busy_cores: self.busy_cores,
                 llc_ways: host::Resctrl::ways(&self.roots).map(u64::from),
                 link_mbit_per_s: self.config.policy.link_mbit_per_s,
-                ..Observation::of_cores(self.cores).machine
+                ..MachineObservation::of_cores(self.cores).machine
             },
-            ..Observation::default()
+            ..MachineObservation::default()
         };
         for service in &mut self.services {
             let rates = service.place.as_ref().and_then(|place| {
@@ -443,7 +443,7 @@ impl Session {
     }
 
     /// What is sent and is not of a limited group counts as the services'.
-    fn look_at_traffic(&mut self, observation: &mut Observation, elapsed_s: f64) {
+    fn look_at_traffic(&mut self, observation: &mut MachineObservation, elapsed_s: f64) {
         let Some(device) = &self.config.policy.link_device else {
             return;
         };
@@ -480,18 +480,18 @@ impl Session {
             Some(journal) => self
                 .steer
                 .carry_out(journal, decision, place.as_ref(), &services),
-            None => Outcome::Observed,
+            None => DecisionOutcome::Observed,
         };
         *self
             .decisions
             .entry(decision.reason.name().to_owned())
             .or_default() += 1;
         let said = match &outcome {
-            Outcome::Applied | Outcome::Observed => None,
-            Outcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
-            Outcome::Lacking(why) => Some(("lacking", why.clone())),
-            Outcome::Refused(why) => Some(("refused", why.clone())),
-            Outcome::Yielded(why) => Some(("yielded", why.clone())),
+            DecisionOutcome::Applied | DecisionOutcome::Observed => None,
+            DecisionOutcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
+            DecisionOutcome::Lacking(why) => Some(("lacking", why.clone())),
+            DecisionOutcome::Refused(why) => Some(("refused", why.clone())),
+            DecisionOutcome::Yielded(why) => Some(("yielded", why.clone())),
         };
         let mut line = decision.to_string();
         if let Some((kind, why)) = said {
@@ -509,7 +509,7 @@ impl Session {
                 .find(|group| group.work.config.name == *name)
         {
             let actuator = decision.setting.actuator().to_owned();
-            let is_on = decision.setting == Setting::Off(false);
+            let is_on = decision.setting == ActuatorSetting::Off(false);
             if is_on {
                 group.settings.remove(&actuator);
             } else {
@@ -523,7 +523,7 @@ impl Session {
         self.recent.push(format!("{at_s:.1} s: {line}"));
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
-        self.write(&Entry::Decision {
+        self.write(&RecordLine::Decision {
             at_s,
             decision: decision.clone(),
             outcome,
@@ -553,7 +553,7 @@ impl Session {
     /// Reads the configuration again. A controller of the same policy goes on with what it has
     /// learnt. A configuration that is wrong is said, and the old one stays.
     fn reload(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
-        let config = match Config::read(path) {
+        let config = match IsolationConfig::read(path) {
             Ok(config) => config,
             Err(error) => {
                 return self.note(watcher, &format!("the old configuration stays: {error}"));
@@ -582,7 +582,7 @@ impl Session {
     }
 
     /// Groups that are still named go on as they are; the others get back what they had.
-    fn exchange_groups(&mut self, config: &Config) -> Result<(), IsolateError> {
+    fn exchange_groups(&mut self, config: &IsolationConfig) -> Result<(), IsolateError> {
         let mut old: Vec<Steered> = std::mem::take(&mut self.groups);
         for work in &config.best_effort {
             let kept = old.iter().position(|group| group.work.config == *work);
@@ -608,7 +608,7 @@ impl Session {
         Ok(())
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> IsolationStatus {
         let services = self.services.iter().map(service_status).collect();
         let groups = self.groups.iter().map(|group| GroupStatus {
             name: group.work.config.name.clone(),
@@ -623,7 +623,7 @@ impl Session {
             settings: group.settings.clone(),
             reason: group.reason,
         });
-        Status {
+        IsolationStatus {
             time: jiff::Timestamp::now().to_string(),
             at_s: self.began.elapsed().as_secs_f64(),
             pid: std::process::id(),
@@ -679,7 +679,7 @@ fn steered(work: crate::config::BestEffort) -> Steered {
 
 /// Finds each service and opens its source. A service that is not there now is an error: it may be
 /// misspelt.
-fn open_services(roots: &Roots, config: &Config) -> Result<Vec<Watched>, IsolateError> {
+fn open_services(roots: &Roots, config: &IsolationConfig) -> Result<Vec<Watched>, IsolateError> {
     let every = Duration::from_secs_f64((config.policy.step_ms / 2000.0).clamp(0.05, 0.25));
     let mut services = Vec::new();
     for (service, objective, spec) in &config.services {

@@ -35,7 +35,7 @@ pub use drift::DriftTest;
 pub use interval::{Interval, difference_interval, mean_interval, share_interval};
 pub use looks::confidence_of_each_look;
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
-pub use sequential::{SequentialTest, Verdict};
+pub use sequential::{SequentialTest, SequentialVerdict};
 pub use steady::{Warmth, warmth};
 pub use summary::{Summary, lag_one_autocorrelation, quantile, summary};
 

@@ -3,7 +3,7 @@
 
 mod noise;
 
-use latency_stats::{SequentialTest, Verdict};
+use latency_stats::{SequentialTest, SequentialVerdict};
 use noise::{Shape, autocorrelated, draw};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -32,7 +32,7 @@ fn called_worse(
         if let Some(block) = series(&mut rng)
             .into_iter()
             .take(planned)
-            .position(|x| test.push(x) == Verdict::Worse)
+            .position(|x| test.push(x) == SequentialVerdict::Worse)
         {
             stops.push(block + 1);
         }

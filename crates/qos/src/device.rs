@@ -11,9 +11,9 @@ use crate::account::{Account, Judged, Parked, Scales, position};
 use crate::admission::{Admission, Refused};
 use crate::feedback::{Feedback, Seen};
 use crate::learning::{Finding, Learner};
-use crate::notice::{Notice, Notices};
+use crate::notice::{DeviceNotice, Notices};
 use crate::word::Word;
-use crate::{DeviceModel, Drift, Objective, TenantSpec, rounded, tokens_of};
+use crate::{DeviceModel, CalibrationDrift, Objective, TenantSpec, rounded, tokens_of};
 
 /// Schedulers of one device at most: one bit of a word each.
 pub const THREADS_MAX: u32 = 64;
@@ -35,7 +35,7 @@ const PAUSE_MIN_NS: u64 = 200_000;
 
 /// A device, shared by the schedulers of its threads.
 #[derive(Debug)]
-pub struct Device {
+pub struct SharedDevice {
     /// Schedulers at most. One alone needs no atomic operations.
     threads_max: u32,
     control: Mutex<Control>,
@@ -91,12 +91,12 @@ struct Control {
     steps: u32,
     lesson_at_ns: u64,
     lesson_spent: u64,
-    drift: Option<Drift>,
+    drift: Option<CalibrationDrift>,
 }
 
 /// How a device fares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeviceStatus {
+pub struct DeviceFigures {
     /// Tokens a second that are given out; `None`: nothing is limited, because no tenant has an
     /// objective.
     pub tokens_per_s: Option<u64>,
@@ -117,16 +117,16 @@ pub struct DeviceStatus {
     /// Tokens of all requests so far.
     pub spent_tokens: u64,
     /// How the device differs from its calibration, if it does.
-    pub drift: Option<Drift>,
+    pub drift: Option<CalibrationDrift>,
 }
 
-impl Device {
+impl SharedDevice {
     /// A device without tenants. Without a model, objectives are refused and nothing is limited.
     pub fn new(model: Option<DeviceModel>) -> Self {
         Self::for_threads(model, THREADS_MAX)
     }
 
-    /// As [`Device::new`], with so many schedulers at most, and no more than [`THREADS_MAX`]. For
+    /// As [`SharedDevice::new`], with so many schedulers at most, and no more than [`THREADS_MAX`]. For
     /// one thread a round is cheaper.
     pub fn for_threads(model: Option<DeviceModel>, threads_max: u32) -> Self {
         let threads_max = threads_max.clamp(1, THREADS_MAX);
@@ -322,12 +322,12 @@ impl Device {
     }
 
     /// How the device fares.
-    pub fn status(&self) -> DeviceStatus {
+    pub fn status(&self) -> DeviceFigures {
         let control = self.control();
         let shares = control
             .admission
             .shares(control.feedback.factor(), self.is_quiet.load(Relaxed));
-        DeviceStatus {
+        DeviceFigures {
             tokens_per_s: shares.rate,
             reserved_tokens_per_s: shares.reserved,
             best_effort_each_tokens_per_s: shares.best_effort_each,
@@ -342,7 +342,7 @@ impl Device {
     }
 
     /// The oldest notice about the device that nobody has taken.
-    pub fn take_notice(&self) -> Option<Notice> {
+    pub fn take_notice(&self) -> Option<DeviceNotice> {
         self.control().notices.pop()
     }
 
@@ -591,11 +591,11 @@ impl Control {
             Finding::Nothing => {}
             Finding::Drifted(drift) => {
                 self.drift = Some(drift);
-                self.notices.push(Notice::CalibrationNoLongerHolds(drift));
+                self.notices.push(DeviceNotice::CalibrationNoLongerHolds(drift));
             }
             Finding::Holds => {
                 self.drift = None;
-                self.notices.push(Notice::CalibrationHolds);
+                self.notices.push(DeviceNotice::CalibrationHolds);
             }
         }
         let learnt = learner.learnt();

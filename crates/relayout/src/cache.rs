@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::{find_stub, take_out_stub};
 use crate::chain::Chain;
-use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store};
+use crate::manifest::{Generation, LoadedObject, Manifest, AppliedPatch, Region, ManifestStore};
 use crate::maps::{self, Mapping, PAGE};
 use crate::patching::{Switched, originals, places, write_image};
 use crate::process::{Object, Process};
@@ -21,7 +21,7 @@ use crate::{Declined, RelayoutError, family, reclaim, sharing};
 
 /// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
-pub struct CodeCache {
+pub struct PatchedProcess {
     /// The process; where it has ended, one of those that were forked from it.
     pub process: Process,
     /// What is on disk about it.
@@ -30,18 +30,18 @@ pub struct CodeCache {
     members: Vec<Process>,
     /// Whether an unwinder is to be led to the code that is announced.
     pub(crate) has_unwinder: bool,
-    store: Store,
+    store: ManifestStore,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
 }
 
-impl CodeCache {
+impl PatchedProcess {
     /// Reads what is on disk about the process, or begins. What an earlier program of the same
     /// process left in others is rolled back.
     ///
     /// # Errors
     /// [`RelayoutError::Manifest`], those of rolling back.
-    pub fn open(store: &Store, process: Process) -> Result<Self, RelayoutError> {
+    pub fn open(store: &ManifestStore, process: Process) -> Result<Self, RelayoutError> {
         let mut known = store.load(process.pid, process.start_time)?;
         if let Some(earlier) = known.take_if(|known| !known.is_of(&process))
             && let Some(mut earlier) = Self::of(store, earlier)?
@@ -57,7 +57,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// [`Declined::NotPermitted`], [`RelayoutError::Host`].
-    pub fn of(store: &Store, manifest: Manifest) -> Result<Option<Self>, RelayoutError> {
+    pub fn of(store: &ManifestStore, manifest: Manifest) -> Result<Option<Self>, RelayoutError> {
         let mut members = family::members(&manifest);
         let leader = match Process::open(manifest.pid) {
             Err(error) if error.is_missing_privilege() => return Err(error),
@@ -74,7 +74,7 @@ impl CodeCache {
         Ok(Some(Self::new(store, process, manifest)))
     }
 
-    fn new(store: &Store, process: Process, manifest: Manifest) -> Self {
+    fn new(store: &ManifestStore, process: Process, manifest: Manifest) -> Self {
         Self {
             process,
             manifest,
@@ -205,7 +205,7 @@ impl CodeCache {
 
     /// Announces a stub in the text, and with it whatever else was put down in the manifest and who
     /// is written into.
-    pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
+    pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<AppliedPatch, RelayoutError> {
         let stub = find_stub(&self.process, &self.manifest, maps)?;
         self.manifest.stub = Some(stub.clone());
         self.save()?;
@@ -221,7 +221,7 @@ impl CodeCache {
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
     pub fn announce(
         &mut self,
-        patches: Vec<Patch>,
+        patches: Vec<AppliedPatch>,
         regions: &[Region],
     ) -> Result<(u32, usize), RelayoutError> {
         let wanted = patches.len();
@@ -234,10 +234,10 @@ impl CodeCache {
     /// Announces several layouts at once, so that the disk is waited for once. Their numbers.
     ///
     /// # Errors
-    /// As [`CodeCache::announce`].
+    /// As [`PatchedProcess::announce`].
     pub fn announce_all(
         &mut self,
-        layouts: Vec<Vec<Patch>>,
+        layouts: Vec<Vec<AppliedPatch>>,
         regions: &[Region],
     ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
@@ -270,9 +270,9 @@ impl CodeCache {
     }
 
     /// The patches that can be made.
-    fn applicable(&self, mut patches: Vec<Patch>) -> Result<Vec<Patch>, RelayoutError> {
+    fn applicable(&self, mut patches: Vec<AppliedPatch>) -> Result<Vec<AppliedPatch>, RelayoutError> {
         let originals = originals(&self.manifest);
-        let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
+        let mut kept: Vec<AppliedPatch> = Vec::with_capacity(patches.len());
         patches.sort_by_key(|patch| patch.address);
         for patch in patches {
             let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
@@ -296,7 +296,7 @@ impl CodeCache {
     }
 
     /// Puts down which files the patches are in.
-    fn note_objects(&mut self, objects: &[Object], patches: &[Patch]) {
+    fn note_objects(&mut self, objects: &[Object], patches: &[AppliedPatch]) {
         for object in objects {
             let known = object.loaded();
             let first = patches.partition_point(|patch| patch.address < known.start);
@@ -331,13 +331,13 @@ impl CodeCache {
     /// Whether some place still holds what a layout that is not in force put there.
     fn is_somewhere(&self, number: u32) -> Result<bool, RelayoutError> {
         let in_force = self.manifest.generation(self.manifest.generation);
-        let in_force: BTreeMap<u64, &Patch> = in_force
+        let in_force: BTreeMap<u64, &AppliedPatch> = in_force
             .iter()
             .flat_map(|generation| &generation.patches)
             .map(|patch| (patch.address, patch))
             .collect();
         for patch in &self.manifest.generation(number)?.patches {
-            let same = |known: &&Patch| known.new == patch.new;
+            let same = |known: &&AppliedPatch| known.new == patch.new;
             if in_force.get(&patch.address).is_some_and(same) {
                 continue;
             }
@@ -414,7 +414,7 @@ impl CodeCache {
         number: u32,
         others: &[u32],
     ) -> Result<Switched, RelayoutError> {
-        let wanted: &[Patch] = match number {
+        let wanted: &[AppliedPatch] = match number {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
         };
@@ -507,7 +507,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// Those of stopping, [`RelayoutError::Memory`].
-    pub fn rollback(&mut self) -> Result<(Switched, Kept), RelayoutError> {
+    pub fn rollback(&mut self) -> Result<(Switched, UnreleasedMemory), RelayoutError> {
         let _lock = self.lock()?;
         let mut switched = self.switch_locked(0)?;
         // Where a thread waits inside a place it is still ours: that stays on record.
@@ -546,14 +546,14 @@ impl CodeCache {
     /// Gives back the memory of layouts that were forgotten.
     ///
     /// # Errors
-    /// As [`CodeCache::rollback`].
-    pub fn reclaim(&mut self) -> Result<Kept, RelayoutError> {
+    /// As [`PatchedProcess::rollback`].
+    pub fn reclaim(&mut self) -> Result<UnreleasedMemory, RelayoutError> {
         let _lock = self.lock()?;
         self.reclaim_locked(false)
     }
 
-    fn reclaim_locked(&mut self, is_rollback: bool) -> Result<Kept, RelayoutError> {
-        let mut kept = Kept::default();
+    fn reclaim_locked(&mut self, is_rollback: bool) -> Result<UnreleasedMemory, RelayoutError> {
+        let mut kept = UnreleasedMemory::default();
         let generations = self.manifest.generations.iter();
         let used: BTreeSet<u64> = match is_rollback {
             true => BTreeSet::new(),
@@ -650,7 +650,7 @@ fn closed<'a>(maps: &[Mapping], objects: &'a [LoadedObject]) -> Vec<&'a LoadedOb
 
 /// Memory that could not be given back yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct UnreleasedMemory {
     /// How much.
     pub bytes: u64,
     /// What went wrong, where it is not that something may still return into it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tuner::evaluation::Outcome;
-use tuner::ledger::{Event, Kept};
+use tuner::ledger::{Event, ResumeState};
 use tuner::report::{EvaluationRecord, difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec, Pairing};
 
@@ -112,7 +112,7 @@ impl Progress {
     }
 
     /// Takes in what an earlier run has measured.
-    pub(crate) fn resume(&mut self, kept: &Kept) {
+    pub(crate) fn resume(&mut self, kept: &ResumeState) {
         for record in &kept.evaluations {
             self.take(record);
         }

@@ -11,10 +11,10 @@ use latency_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
-use crate::capacity::{Search, Trial};
+use crate::capacity::{CapacitySearch, Trial};
 use crate::histogram::Cores;
 use crate::runtime::RuntimePool;
-use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
+use crate::simulation::{LimitedHost, Job, SimulationResult, ThreadPool, LimitedService, Work, simulate};
 use crate::verdict::QUOTA_IS_SMALL;
 
 /// The quantile that is predicted and compared.
@@ -47,7 +47,7 @@ const POOLS_MAX: usize = 3;
 
 /// Limit, pool sizes and load under which a service is simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct CandidateSetting {
     /// The limit.
     pub limit: Limit,
     /// Threads of the pools that are not as they are today, by name.
@@ -60,7 +60,7 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The setting.
-    pub setting: Setting,
+    pub setting: CandidateSetting,
     /// The 99th percentile of a job's time from waking to sleeping, over all runs.
     pub p99_us: f64,
     /// The 99th percentiles of all pools' jobs, by name: a smaller pool takes longer for what it
@@ -126,15 +126,15 @@ pub struct Advice {
 
 /// A service with what is known of it.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct AdviceInput<'a> {
     /// Its jobs.
-    pub service: &'a Service,
+    pub service: &'a LimitedService,
     /// How long they were recorded, for recorded ones.
     pub duration_us: f64,
     /// How long each of the timed pool's recorded jobs took in truth.
     pub latencies_us: &'a [f64],
     /// Where it runs.
-    pub host: Host,
+    pub host: LimitedHost,
     /// Its limit today.
     pub limit: Limit,
     /// The pool whose jobs are timed: an index into the service's pools.
@@ -156,10 +156,10 @@ impl Advice {
     }
 }
 
-impl Setting {
+impl CandidateSetting {
     /// What it changes, in words, with today's values.
     #[must_use]
-    pub fn changes(&self, question: &Question<'_>) -> String {
+    pub fn changes(&self, question: &AdviceInput<'_>) -> String {
         let mut parts = Vec::new();
         for (name, threads) in &self.threads {
             let now = question
@@ -219,20 +219,20 @@ impl Setting {
 /// Without a quota there is nothing to advise: `None`.
 ///
 /// ```
-/// use throttle::{Demand, Host, Limit, Pool, Service, Work, advice};
+/// use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, advice};
 /// let requests = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
 /// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
-/// let service = Service {
+/// let service = LimitedService {
 ///     pools: vec![
-///         Pool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
-///         Pool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
+///         ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
+///         ThreadPool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
 ///     ],
 /// };
-/// let question = advice::Question {
+/// let question = advice::AdviceInput {
 ///     service: &service,
 ///     duration_us: 0.0,
 ///     latencies_us: &[],
-///     host: Host::new(4),
+///     host: LimitedHost::new(4),
 ///     limit: Limit::cores(1.0),
 ///     pool: 0,
 ///     objective_us: None,
@@ -243,17 +243,17 @@ impl Setting {
 /// assert!(advice.recommended.is_some());
 /// ```
 #[must_use]
-pub fn advise(question: &Question<'_>) -> Option<Advice> {
+pub fn advise(question: &AdviceInput<'_>) -> Option<Advice> {
     question.limit.in_cores()?;
     let parts = parts(question);
-    let setting = Setting {
+    let setting = CandidateSetting {
         limit: question.limit,
         threads: BTreeMap::new(),
         load: 1.0,
     };
     let outcomes = run(question, &parts, &setting);
     let today = prediction(question, setting.clone(), &outcomes, &outcomes);
-    let predict = |setting: Setting| {
+    let predict = |setting: CandidateSetting| {
         let tried = run(question, &parts, &setting);
         prediction(question, setting, &tried, &outcomes)
     };
@@ -271,7 +271,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         }
     }
     if threads.len() > 1 {
-        tried.push(predict(Setting {
+        tried.push(predict(CandidateSetting {
             threads,
             ..setting.clone()
         }));
@@ -284,7 +284,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         })
     };
     if let (Some(pools), Some(limit)) = (best(true), best(false)) {
-        tried.push(predict(Setting {
+        tried.push(predict(CandidateSetting {
             threads: pools.setting.threads.clone(),
             ..limit.setting.clone()
         }));
@@ -308,14 +308,14 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
     let from = recommended.as_ref().map_or(&setting, |p| &p.setting);
     let give_back = [0.5, 0.6, 0.7, 0.8, 0.9].into_iter().find_map(|share| {
         let limit = with_quota(&from.limit, share)?;
-        let prediction = predict(Setting {
+        let prediction = predict(CandidateSetting {
             limit,
             ..from.clone()
         });
         let ratio = prediction.ratio?;
         (ratio.high <= NOT_WORSE).then_some(prediction)
     });
-    let known = |setting: &Setting| {
+    let known = |setting: &CandidateSetting| {
         let mut known = std::iter::once(&today).chain(&recommended);
         known.find(|p| p.setting == *setting).cloned()
     };
@@ -339,7 +339,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
 }
 
 /// Whether the model can be a base for recommendations.
-fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option<Unreliable> {
+fn unreliable(question: &AdviceInput<'_>, model_error: Option<&Interval>) -> Option<Unreliable> {
     let pools = question.service.pools.iter();
     let used: f64 = pools
         .map(|pool| pool.work.mean_cores(question.duration_us / 1e6))
@@ -360,26 +360,26 @@ fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option
 
 /// Shards that are worth a look: of today's setting and of the recommended one, with other quotas
 /// within the host.
-fn shard_settings(question: &Question<'_>, today: &Setting, recommended: &Setting) -> Vec<Setting> {
+fn shard_settings(question: &AdviceInput<'_>, today: &CandidateSetting, recommended: &CandidateSetting) -> Vec<CandidateSetting> {
     if question.shards.is_none() || question.objective_us.is_none() {
         return Vec::new();
     }
     let with_share = |share: f64| {
         let limit = with_quota(&recommended.limit, share)?;
         let fits = limit.in_cores()? <= question.host.cpus as f64;
-        fits.then(|| Setting {
+        fits.then(|| CandidateSetting {
             limit,
             ..recommended.clone()
         })
     };
-    let mut settings: Vec<Setting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
+    let mut settings: Vec<CandidateSetting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
     if !settings.contains(today) {
         settings.push(today.clone());
     }
     settings
 }
 
-fn sharding(question: &Question<'_>, each: Prediction) -> Option<Sharding> {
+fn sharding(question: &AdviceInput<'_>, each: Prediction) -> Option<Sharding> {
     let load = each.load_within_objective.filter(|load| *load > 0.0)?;
     let shards = crate::rounded((question.shards? as f64 / load).ceil()).max(1);
     let quota = each.setting.limit.in_cores()?;
@@ -391,9 +391,9 @@ fn sharding(question: &Question<'_>, each: Prediction) -> Option<Sharding> {
 }
 
 fn recommended(
-    question: &Question<'_>,
+    question: &AdviceInput<'_>,
     tried: &[Prediction],
-    today: &Setting,
+    today: &CandidateSetting,
 ) -> Option<Prediction> {
     let is_better = |p: &&Prediction| {
         p.setting.limit.in_cores() == question.limit.in_cores()
@@ -409,11 +409,11 @@ fn recommended(
 }
 
 /// Every change that is tried by itself.
-fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
+fn changes(question: &AdviceInput<'_>, today: &CandidateSetting) -> Vec<CandidateSetting> {
     let mut settings = Vec::new();
     let mut limited = |limit: Option<Limit>| {
         if let Some(limit) = limit.filter(|limit| *limit != today.limit) {
-            settings.push(Setting {
+            settings.push(CandidateSetting {
                 limit,
                 ..today.clone()
             });
@@ -434,7 +434,7 @@ fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
     }
     let cores = crate::rounded(now.in_cores().unwrap_or(1.0).ceil()).max(1);
     let cores = usize::try_from(cores).unwrap_or(usize::MAX);
-    let mut pools: Vec<(f64, &Pool)> = question
+    let mut pools: Vec<(f64, &ThreadPool)> = question
         .service
         .pools
         .iter()
@@ -452,7 +452,7 @@ fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
             .collect();
         sizes.sort_unstable();
         sizes.dedup();
-        settings.extend(sizes.into_iter().map(|size| Setting {
+        settings.extend(sizes.into_iter().map(|size| CandidateSetting {
             threads: [(pool.name.clone(), size)].into(),
             ..today.clone()
         }));
@@ -483,8 +483,8 @@ fn with_period(limit: &Limit, period_us: u64) -> Option<Limit> {
 }
 
 /// The service in parts that are simulated apart, each with its length in seconds.
-fn parts(question: &Question<'_>) -> Vec<(Service, f64)> {
-    let is_recorded = |pool: &Pool| matches!(pool.work, Work::Recorded(_));
+fn parts(question: &AdviceInput<'_>) -> Vec<(LimitedService, f64)> {
+    let is_recorded = |pool: &ThreadPool| matches!(pool.work, Work::Recorded(_));
     if !question.service.pools.iter().any(is_recorded) {
         return vec![(question.service.clone(), RUN_S); RUNS];
     }
@@ -505,7 +505,7 @@ fn parts(question: &Question<'_>) -> Vec<(Service, f64)> {
         .collect()
 }
 
-fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
+fn with_jobs(service: &LimitedService, of: impl Fn(&[Job]) -> Vec<Job>) -> LimitedService {
     let mut service = service.clone();
     for pool in &mut service.pools {
         if let Work::Recorded(jobs) = &mut pool.work {
@@ -515,7 +515,7 @@ fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
     service
 }
 
-fn run(question: &Question<'_>, parts: &[(Service, f64)], setting: &Setting) -> Vec<Outcome> {
+fn run(question: &AdviceInput<'_>, parts: &[(LimitedService, f64)], setting: &CandidateSetting) -> Vec<SimulationResult> {
     let simulated = |part: usize| {
         let (service, length_s) = &parts[part];
         let mut service = loaded(service, setting.load, 1e6 * length_s);
@@ -543,7 +543,7 @@ fn run(question: &Question<'_>, parts: &[(Service, f64)], setting: &Setting) -> 
 
 /// The service under a multiple of its load: of recorded jobs, copies that come a part of the
 /// recording later.
-fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
+fn loaded(service: &LimitedService, load: f64, length_us: f64) -> LimitedService {
     if load == 1.0 {
         return service.clone();
     }
@@ -581,10 +581,10 @@ fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
 }
 
 fn prediction(
-    question: &Question<'_>,
-    setting: Setting,
-    outcomes: &[Outcome],
-    today: &[Outcome],
+    question: &AdviceInput<'_>,
+    setting: CandidateSetting,
+    outcomes: &[SimulationResult],
+    today: &[SimulationResult],
 ) -> Prediction {
     let (throttled, periods) = outcomes
         .iter()
@@ -616,20 +616,20 @@ fn prediction(
     }
 }
 
-fn latencies_us(pool: usize, outcomes: &[Outcome]) -> impl Iterator<Item = &f64> {
+fn latencies_us(pool: usize, outcomes: &[SimulationResult]) -> impl Iterator<Item = &f64> {
     outcomes
         .iter()
         .filter_map(move |outcome| outcome.latencies_us.get(pool))
         .flatten()
 }
 
-fn p99_us(pool: usize, outcomes: &[Outcome]) -> f64 {
+fn p99_us(pool: usize, outcomes: &[SimulationResult]) -> f64 {
     let all: Vec<f64> = latencies_us(pool, outcomes).copied().collect();
     // No job ended at all: nothing is worse.
     latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
 }
 
-fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Option<Interval> {
+fn ratio(question: &AdviceInput<'_>, outcomes: &[SimulationResult], today: &[SimulationResult]) -> Option<Interval> {
     let pairs: Option<Vec<Pair>> = outcomes
         .iter()
         .zip(today)
@@ -645,7 +645,7 @@ fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Op
 
 /// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so
 /// the interval is that of the model's parts.
-fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
+fn model_error(question: &AdviceInput<'_>, today: &[SimulationResult]) -> Option<Interval> {
     let recorded = latency_stats::quantile(question.latencies_us, QUANTILE)?;
     let pairs: Option<Vec<Pair>> = today
         .iter()
@@ -665,17 +665,17 @@ fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
 
 /// The most load, as a multiple of today's, that is carried on and on with the objective kept.
 fn load_within(
-    question: &Question<'_>,
-    parts: &[(Service, f64)],
-    setting: &Setting,
+    question: &AdviceInput<'_>,
+    parts: &[(LimitedService, f64)],
+    setting: &CandidateSetting,
 ) -> Option<f64> {
     let objective_us = question.objective_us?;
-    let mut search = Search::new(1.0, LOAD_TOLERANCE);
+    let mut search = CapacitySearch::new(1.0, LOAD_TOLERANCE);
     while let Some(load) = search.next().filter(|load| *load <= LOAD_MAX) {
         let outcomes = run(
             question,
             parts,
-            &Setting {
+            &CandidateSetting {
                 load,
                 ..setting.clone()
             },
@@ -702,7 +702,7 @@ fn load_within(
 /// Whether the timed pool falls behind for good, which a short run shows late where the objective
 /// is long: it has no fewer jobs than its threads, or what others leave of the CPUs and the quota,
 /// can do.
-fn is_overloaded(question: &Question<'_>, setting: &Setting, load: f64) -> bool {
+fn is_overloaded(question: &AdviceInput<'_>, setting: &CandidateSetting, load: f64) -> bool {
     let pools = question.service.pools.iter().enumerate();
     let wanted = pools.map(|(index, pool)| {
         let cores = load * pool.work.mean_cores(question.duration_us / 1e6);

@@ -20,10 +20,10 @@ pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota, worker_setting};
 pub use schedule::{
-    ByName, Event, JOBS_MAX, Left, NAMES_MAX, Observed, Recording, Schedule, pool_name,
+    ThreadNameStats, SchedEvent, JOBS_MAX, SwitchOut, NAMES_MAX, Observed, Recording, SchedTrace, pool_name,
 };
-pub use simulation::{Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
-pub use verdict::{Cause, Counters, Verdict, judge};
+pub use simulation::{Demand, LimitedHost, Job, SimulationResult, ThreadPool, LimitedService, Work, simulate};
+pub use verdict::{Cause, BandwidthCounters, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.
 #[expect(

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Cores;
-use crate::simulation::{Job, Pool, Service, Work};
+use crate::simulation::{Job, ThreadPool, LimitedService, Work};
 
 /// A thread that used so much of what the busiest of its name did is busy.
 const BUSY_SHARE: f64 = 0.1;
@@ -23,7 +23,7 @@ pub const NAMES_MAX: usize = 1000;
 
 /// How a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SwitchOut {
     /// It still wants to run: it was preempted, or throttled.
     Runnable,
     /// It waits for something else.
@@ -34,7 +34,7 @@ pub enum Left {
 
 /// Something that the scheduler did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SchedEvent {
     /// A CPU changed from one thread to another; thread 0 is idleness.
     Switch {
         /// The CPU.
@@ -42,7 +42,7 @@ pub enum Event {
         /// Who ran.
         previous: u32,
         /// How it left.
-        left: Left,
+        left: SwitchOut,
         /// Who runs now.
         next: u32,
     },
@@ -62,7 +62,7 @@ pub enum Event {
 
 /// What threads of one name did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ByName {
+pub struct ThreadNameStats {
     /// The most threads of this name at one time.
     pub threads: usize,
     /// Processes that these threads belong to, as far as they are known; at the end.
@@ -85,7 +85,7 @@ pub struct ByName {
     pub woken_at_once_max: usize,
 }
 
-impl ByName {
+impl ThreadNameStats {
     /// A pool may be of processes, as cluster workers, PHP-FPM's children and PostgreSQL's backends
     /// are.
     #[must_use]
@@ -144,7 +144,7 @@ pub struct Observed {
     /// state machine bugs). Such a stretch is not counted.
     pub gaps: u64,
     /// By thread name.
-    pub names: HashMap<String, ByName>,
+    pub names: HashMap<String, ThreadNameStats>,
 }
 
 /// The jobs of the threads that were watched, as [`simulate`](crate::simulate) takes them, and how
@@ -157,7 +157,7 @@ pub struct Recording {
     #[serde(default)]
     pub duration_us: f64,
     /// A pool for each thread name, the one that used most CPU time first.
-    pub service: Service,
+    pub service: LimitedService,
     /// For each pool, the time from waking to sleeping again of each job that ended.
     #[serde(default)]
     pub latencies_us: Vec<Vec<f64>>,
@@ -213,7 +213,7 @@ impl Thread {
 
 #[derive(Clone, Debug, Default)]
 struct Name {
-    sums: ByName,
+    sums: ThreadNameStats,
     /// Threads of now, and those of them that only have it from their parents so far.
     threads: usize,
     unnamed: usize,
@@ -233,7 +233,7 @@ impl Name {
 
 /// Follows the threads of a group.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct SchedTrace {
     start_ns: u64,
     now_ns: u64,
     threads: FxHashMap<u32, Thread>,
@@ -256,7 +256,7 @@ pub struct Schedule {
     left_out: u64,
 }
 
-impl Schedule {
+impl SchedTrace {
     /// Starts watching at `start_ns`, of a group of which no thread is known yet.
     #[must_use]
     pub fn new(start_ns: u64) -> Self {
@@ -281,7 +281,7 @@ impl Schedule {
         }
     }
 
-    /// As [`Schedule::new`], and every job is kept for [`Schedule::recording`].
+    /// As [`SchedTrace::new`], and every job is kept for [`SchedTrace::recording`].
     #[must_use]
     pub fn recorder(start_ns: u64) -> Self {
         Self {
@@ -402,10 +402,10 @@ impl Schedule {
 
     /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is
     /// cut off at zero length.
-    pub fn take(&mut self, time_ns: u64, event: Event) {
+    pub fn take(&mut self, time_ns: u64, event: SchedEvent) {
         self.advance(time_ns);
         match event {
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu,
                 previous,
                 left,
@@ -418,14 +418,14 @@ impl Schedule {
                     Some(before) if before.thread == previous => before.since_ns,
                     Some(before) => self.bridge(previous, before.since_ns),
                 };
-                self.leave(previous, since_ns, left == Left::Runnable);
-                if left == Left::Dead {
+                self.leave(previous, since_ns, left == SwitchOut::Runnable);
+                if left == SwitchOut::Dead {
                     self.forget(previous);
                 }
                 self.enter(next);
             }
-            Event::Wakeup { thread } => self.wake(thread),
-            Event::Fork { parent, child } => {
+            SchedEvent::Wakeup { thread } => self.wake(thread),
+            SchedEvent::Fork { parent, child } => {
                 // One that is known was found in the group before its fork was read.
                 if let Some(number) = self.threads.get(&parent).map(|thread| thread.name)
                     && let Entry::Vacant(vacant) = self.threads.entry(child)
@@ -592,7 +592,7 @@ impl Schedule {
             .add(from_ns - self.start_ns, to_ns - self.start_ns);
     }
 
-    /// As [`Schedule::finish`], with the cores in use in each whole window.
+    /// As [`SchedTrace::finish`], with the cores in use in each whole window.
     #[must_use]
     pub fn finish_with_windows(mut self, end_ns: u64) -> (Observed, Vec<f64>) {
         self.close(end_ns);
@@ -639,7 +639,7 @@ impl Schedule {
         }
         self.names.iter_mut().for_each(Name::count_all);
         self.count_processes();
-        let mut pools: Vec<(f64, Pool, Vec<f64>)> = Vec::new();
+        let mut pools: Vec<(f64, ThreadPool, Vec<f64>)> = Vec::new();
         for (name, number) in std::mem::take(&mut self.name_numbers) {
             let of_name = &mut self.names[number];
             let mut jobs = std::mem::take(&mut of_name.jobs);
@@ -647,7 +647,7 @@ impl Schedule {
                 continue;
             }
             jobs.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
-            let pool = Pool {
+            let pool = ThreadPool {
                 name,
                 threads: of_name.sums.size(),
                 processes: of_name.sums.processes,

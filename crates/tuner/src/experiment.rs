@@ -12,9 +12,9 @@ use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
 pub use crate::evaluation::BY_USER;
 use crate::evaluation::{Measurement, Outcome};
-use crate::ledger::{Drift, Event, Kept, Ledger, PlannedArm, weight};
+use crate::ledger::{Drift, Event, ResumeState, Ledger, PlannedArm, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
-use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
+use crate::spec::{CheckedSpec, ConstraintLimit, ObjectiveScale};
 use crate::verification;
 
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
@@ -106,7 +106,7 @@ fn fill(
     if let Some(started) = kept.started {
         report.started = started;
     }
-    let mut search = Search::resume(spec, &mut kept)?;
+    let mut search = TuningSearch::resume(spec, &mut kept)?;
     let drifted = search.drifted();
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
@@ -138,7 +138,7 @@ enum Ended {
 
 /// What a search knows and wants next. [`run`] drives it one evaluation at a time; whoever has
 /// several measured at once drives it by [`next`](Self::next) and [`take`](Self::take).
-pub struct Search {
+pub struct TuningSearch {
     optimizer: Optimizer,
     records: Vec<EvaluationRecord>,
     /// What failed in a row, by the worker on whose host it did; `None` is this one.
@@ -161,13 +161,13 @@ struct InARow {
     given_up: usize,
 }
 
-impl Search {
+impl TuningSearch {
     /// A search that goes on from what was kept of earlier sittings; takes its evaluations and
     /// drifts.
     ///
     /// # Errors
     /// The optimiser refuses a configuration that is not of this specification.
-    pub fn resume(spec: &CheckedSpec, kept: &mut Kept) -> Result<Self, TunerError> {
+    pub fn resume(spec: &CheckedSpec, kept: &mut ResumeState) -> Result<Self, TunerError> {
         let mut search = Self::new(spec, &kept.evaluations)?;
         search.drifts = std::mem::take(&mut kept.drifts);
         for record in std::mem::take(&mut kept.evaluations) {
@@ -382,7 +382,7 @@ impl Search {
             }
             self.optimizer.tell(Observation {
                 configuration: configuration.clone(),
-                outcome: bayes_opt::Outcome::Crashed,
+                outcome: bayes_opt::ObservedOutcome::Crashed,
                 weight: 0.5,
             })?;
             asked = match self.optimizer.ask(1) {
@@ -436,7 +436,7 @@ impl Search {
         match record.outcome {
             Outcome::Aborted if record.measurement.is_none() => {
                 self.in_a_row.clear();
-                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+                self.tell(configuration, bayes_opt::ObservedOutcome::Crashed, 1.0)?;
             }
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
                 self.in_a_row.clear();
@@ -450,7 +450,7 @@ impl Search {
                 if let Some(crash) = &record.crash {
                     self.crash_region.crashed(crash, configuration);
                 }
-                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+                self.tell(configuration, bayes_opt::ObservedOutcome::Crashed, 1.0)?;
             }
             // Its user does not want it: it is not asked again.
             Outcome::Killed => self.optimizer.hold(configuration)?,
@@ -514,7 +514,7 @@ impl Search {
     fn tell(
         &mut self,
         configuration: &Configuration,
-        outcome: bayes_opt::Outcome,
+        outcome: bayes_opt::ObservedOutcome,
         weight: f64,
     ) -> Result<(), TunerError> {
         // Of an earlier sitting it was not asked in this one.
@@ -535,7 +535,7 @@ pub fn surrogate(
     spec: &CheckedSpec,
     evaluations: &[EvaluationRecord],
 ) -> Result<Optimizer, TunerError> {
-    let mut search = Search::new(spec, &[])?;
+    let mut search = TuningSearch::new(spec, &[])?;
     for record in evaluations {
         search.learn(record)?;
     }
@@ -547,7 +547,7 @@ pub fn surrogate(
 fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
     spec.constraints
         .iter()
-        .filter(|constraint| matches!(constraint.limit, Limit::TimesControl(_)))
+        .filter(|constraint| matches!(constraint.limit, ConstraintLimit::TimesControl(_)))
         .map(|constraint| (constraint.text.clone(), constraint.excess(1.0, 1.0)))
         .collect()
 }
@@ -571,7 +571,7 @@ search = { strategy = "random" }
     /// Evaluations as they end, on hosts.
     struct Ends {
         spec: CheckedSpec,
-        search: Search,
+        search: TuningSearch,
         at_once: usize,
         workers: Vec<String>,
     }
@@ -580,7 +580,7 @@ search = { strategy = "random" }
         fn new(at_once: usize, workers: &[&str]) -> Self {
             let spec = spec();
             Self {
-                search: Search::resume(&spec, &mut Kept::default()).unwrap(),
+                search: TuningSearch::resume(&spec, &mut ResumeState::default()).unwrap(),
                 spec,
                 at_once,
                 workers: workers.iter().map(ToString::to_string).collect(),

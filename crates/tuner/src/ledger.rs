@@ -133,7 +133,7 @@ pub struct VerificationRun {
 
 /// What earlier sittings of an experiment left.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct ResumeState {
     /// When the first one began.
     pub started: Option<jiff::Timestamp>,
     /// Every evaluation that ended, in order. Their blocks are not needed.
@@ -188,7 +188,7 @@ const WEIGHT_MIN: f64 = 1e-6;
 
 /// What the user wants next.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct RunControl {
     /// Another budget than the specification's.
     pub budget: Option<BudgetSpec>,
     /// To be evaluated before anything that the optimiser asks for.
@@ -203,16 +203,16 @@ pub trait Ledger {
     ///
     /// # Errors
     /// [`TunerError::Ledger`].
-    fn kept(&mut self) -> Result<Kept, TunerError> {
-        Ok(Kept::default())
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
+        Ok(ResumeState::default())
     }
 
     /// What is wanted; asked before every evaluation and every run of the verification.
     ///
     /// # Errors
     /// [`TunerError::Ledger`].
-    fn wish(&mut self) -> Result<Wish, TunerError> {
-        Ok(Wish::default())
+    fn wish(&mut self) -> Result<RunControl, TunerError> {
+        Ok(RunControl::default())
     }
 
     /// Takes note of what happens. Nothing further is done before this has returned.

@@ -11,7 +11,7 @@ mod putting;
 mod warm_control;
 mod warming;
 
-pub use promotion::{APPLY_STEPS, Changed, Changes, Left};
+pub use promotion::{APPLY_STEPS, Changed, Changes, Unrestored};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
 use crate::descriptors::{blamed, shortage};
 use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Order};
+use crate::evaluation::{Block, SideOrder};
 use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
 use crate::metrics::SideMetrics;
 use crate::process::{Interrupt, RunError};
@@ -592,9 +592,9 @@ impl Live<'_> {
         let parallel = self.spec.target.pairing == Pairing::Parallel;
         // A B, B A, A B, …: a linear drift favours nobody over any two blocks.
         let order = match (parallel, index.is_multiple_of(2)) {
-            (true, _) => Order::Parallel,
-            (false, true) => Order::ControlFirst,
-            (false, false) => Order::ExperimentFirst,
+            (true, _) => SideOrder::Parallel,
+            (false, true) => SideOrder::ControlFirst,
+            (false, false) => SideOrder::ExperimentFirst,
         };
         let mut measured = BTreeMap::new();
         if parallel {
@@ -603,7 +603,7 @@ impl Live<'_> {
             measured.extend([0, 1].into_iter().zip(metrics));
         } else {
             let mut sides = Side::BOTH;
-            if order == Order::ExperimentFirst {
+            if order == SideOrder::ExperimentFirst {
                 sides.reverse();
             }
             // Two blocks in one order, then two with the CPUs exchanged.

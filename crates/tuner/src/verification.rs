@@ -11,7 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
-use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
+use crate::ledger::{Event, ResumeState, Ledger, PlannedArm, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
@@ -114,7 +114,7 @@ pub(crate) fn run(
     spec: &CheckedSpec,
     bench: &mut dyn Bench,
     ledger: &mut dyn Ledger,
-    kept: Kept,
+    kept: ResumeState,
     drifted: usize,
     report: &mut Report,
 ) -> Result<(), TunerError> {

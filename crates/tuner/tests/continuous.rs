@@ -7,9 +7,9 @@ use host::Roots;
 use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::bench::{Arm, Bench};
-use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, Simulated};
+use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, SimulatedWorld};
 use tuner::continuous::{
-    Acting, Action, Alert, Asked, Candidate, Controller, Observation, Promoted, Seen, State, watch,
+    Acting, ContinuousAction, Alert, AlertCheck, VerifiedCandidate, ContinuousController, ActionResult, Promoted, Seen, ContinuousState, watch,
 };
 use tuner::error::Fault;
 use tuner::evaluation::Block;
@@ -42,7 +42,7 @@ fn short() -> Scenario {
     scenario
 }
 
-fn days_of(world: &Simulated<'_>, kind: &str, word: &str) -> Vec<f64> {
+fn days_of(world: &SimulatedWorld<'_>, kind: &str, word: &str) -> Vec<f64> {
     let entries = world.entries.iter();
     entries
         .filter(|entry| entry.kind == kind && entry.text.contains(word))
@@ -58,7 +58,7 @@ fn days_of(world: &Simulated<'_>, kind: &str, word: &str) -> Vec<f64> {
 #[test]
 fn it_follows_the_deploys_and_rolls_back() {
     let (spec, scenario) = (spec(), short());
-    let mut world = Simulated::new(&spec, &scenario, 3);
+    let mut world = SimulatedWorld::new(&spec, &scenario, 3);
     world.go_on().unwrap();
     let promoted = days_of(&world, "promoted", "");
     assert!(promoted[0] < 1.0, "{promoted:?}");
@@ -99,7 +99,7 @@ fn killed_at_any_step_it_goes_on() {
     let mut scenario = short();
     scenario.days = 1.0;
     let spec = spec();
-    let mut world = Simulated::new(&spec, &scenario, 3);
+    let mut world = SimulatedWorld::new(&spec, &scenario, 3);
     let mut kills = 0;
     for step in (0..12).cycle() {
         world.killed_after = Some(step);
@@ -122,12 +122,12 @@ fn killed_at_any_step_it_goes_on() {
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
 }
 
-fn promoted(spec: &CheckedSpec) -> State {
+fn promoted(spec: &CheckedSpec) -> ContinuousState {
     let mut configuration = spec.space.default_configuration();
     configuration
         .0
         .insert("threads".into(), bayes_opt::Value::Int(4));
-    State {
+    ContinuousState {
         promoted: Some(Promoted {
             configuration,
             gain: -0.1,
@@ -135,19 +135,19 @@ fn promoted(spec: &CheckedSpec) -> State {
             host: None,
         }),
         due: None,
-        ..State::new(BEGIN)
+        ..ContinuousState::new(BEGIN)
     }
 }
 
 /// A controller with something promoted, and what it does after each of these rounds, a second
 /// apart.
-fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (Controller, Vec<Action>) {
+fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (ContinuousController, Vec<ContinuousAction>) {
     let control = spec.space.default_configuration();
     let rules = spec.continuous.clone().unwrap();
-    let mut controller = Controller::resume(rules, control, promoted(spec), &[]);
+    let mut controller = ContinuousController::resume(rules, control, promoted(spec), &[]);
     let actions = rounds.iter().zip(1..).map(|(seen, second)| {
         let now: Timestamp = BEGIN + SignedDuration::from_secs(second);
-        controller.observe(now, Observation::Watched(seen.clone()));
+        controller.observe(now, ActionResult::Watched(seen.clone()));
         controller.next(now)
     });
     let actions = actions.collect();
@@ -161,7 +161,7 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     let (mut controller, actions) = after(&spec, &vec![one_sided; 3]);
     assert!(matches!(
         actions[..],
-        [Action::Watch(_), Action::Watch(_), Action::RollBack]
+        [ContinuousAction::Watch(_), ContinuousAction::Watch(_), ContinuousAction::RollBack]
     ));
     let view = controller.view(BEGIN, None);
     assert!(
@@ -178,7 +178,7 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     );
     // Of the control's side nothing is concluded.
     let (_, actions) = after(&spec, &vec![Seen::Unmeasured("no answer".into()); 9]);
-    let waits = |action: &Action| matches!(action, Action::Wait(_));
+    let waits = |action: &ContinuousAction| matches!(action, ContinuousAction::Wait(_));
     assert!(actions.iter().all(waits), "{actions:?}");
 }
 
@@ -187,18 +187,18 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
 #[test]
 fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
     let spec = spec();
-    let candidate = Candidate {
+    let candidate = VerifiedCandidate {
         configuration: spec.space.default_configuration(),
         gain: -0.2,
     };
     // A Thursday at noon, when the hours are open.
     let now = BEGIN + SignedDuration::from_hours(12);
-    let quiet = Asked {
+    let quiet = AlertCheck {
         at: now,
         alert: Alert::Quiet,
     };
-    let next = |strayed: Option<&str>, candidate: Option<Candidate>| {
-        let state = State {
+    let next = |strayed: Option<&str>, candidate: Option<VerifiedCandidate>| {
+        let state = ContinuousState {
             strayed: strayed.map(str::to_owned),
             due: Some("the gain has changed".into()),
             candidate,
@@ -208,16 +208,16 @@ fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
         };
         let rules = spec.continuous.clone().unwrap();
         let control = spec.space.default_configuration();
-        Controller::resume(rules, control, state, &[]).next(now)
+        ContinuousController::resume(rules, control, state, &[]).next(now)
     };
-    assert!(matches!(next(None, None), Action::Tune(_)));
+    assert!(matches!(next(None, None), ContinuousAction::Tune(_)));
     assert!(matches!(
         next(None, Some(candidate.clone())),
-        Action::Promote(_)
+        ContinuousAction::Promote(_)
     ));
     for candidate in [None, Some(candidate)] {
         let action = next(Some("/etc/a.conf"), candidate);
-        assert!(matches!(action, Action::Wait(_)), "{action:?}");
+        assert!(matches!(action, ContinuousAction::Wait(_)), "{action:?}");
     }
 }
 
@@ -228,7 +228,7 @@ fn one_hiccup_at_the_end_of_a_round_is_no_end() {
     let rounds = [hiccup(), hiccup(), Seen::Unmeasured("out".into()), hiccup()];
     let (mut controller, actions) = after(&spec, &rounds);
     assert_eq!(controller.gives_up(), None);
-    let Action::Wait(until) = &actions[1] else {
+    let ContinuousAction::Wait(until) = &actions[1] else {
         panic!("{actions:?}");
     };
     assert!(until.duration_since(BEGIN).as_secs() <= 12, "{until}");
@@ -242,7 +242,7 @@ fn one_hiccup_at_the_end_of_a_round_is_no_end() {
     assert!(controller.state().promoted.is_some());
     let rules = spec.continuous.clone().unwrap();
     let control = spec.space.default_configuration();
-    let resumed = Controller::resume(rules, control, controller.state().clone(), &[]);
+    let resumed = ContinuousController::resume(rules, control, controller.state().clone(), &[]);
     assert_eq!(resumed.gives_up(), None);
 }
 
@@ -295,7 +295,7 @@ impl Bench for Failing {
         };
         Ok(Block {
             start_s: 0.0,
-            order: tuner::evaluation::Order::ControlFirst,
+            order: tuner::evaluation::SideOrder::ControlFirst,
             control: side(1.0),
             experiment: side(self.experiment),
         })
@@ -368,47 +368,47 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     // A Thursday at noon, and three days later.
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
     let ahead = now + SignedDuration::from_hours(72);
-    let next = |state: State| {
-        let mut controller = Controller::resume(rules.clone(), control.clone(), state, &[]);
+    let next = |state: ContinuousState| {
+        let mut controller = ContinuousController::resume(rules.clone(), control.clone(), state, &[]);
         let action = controller.next(now);
         (action, controller)
     };
     let soon = |until: Timestamp| until <= now + SignedDuration::from_secs(900);
-    let quiet = State {
+    let quiet = ContinuousState {
         due: None,
         next_round: ahead,
-        ..State::new(ahead)
+        ..ContinuousState::new(ahead)
     };
     let (action, _) = next(quiet.clone());
     assert!(
-        matches!(action, Action::Wait(until) if soon(until)),
+        matches!(action, ContinuousAction::Wait(until) if soon(until)),
         "{action:?}"
     );
-    let (action, _) = next(State {
+    let (action, _) = next(ContinuousState {
         acting: Some(Acting::RollBack("it is slow".into())),
         ..quiet.clone()
     });
     assert!(
-        matches!(action, Action::Wait(until) if soon(until)),
+        matches!(action, ContinuousAction::Wait(until) if soon(until)),
         "{action:?}"
     );
     // The answer of an alert query counts for 30 s, not for three days; what was changed counts for
     // today.
-    let (action, controller) = next(State {
+    let (action, controller) = next(ContinuousState {
         due: Some("nothing has been searched yet".into()),
         not_before: now,
-        asked: Some(Asked {
+        asked: Some(AlertCheck {
             at: ahead,
             alert: Alert::Firing(1),
         }),
         changes: vec![ahead],
         ..quiet.clone()
     });
-    assert_eq!(action, Action::AskAlert);
+    assert_eq!(action, ContinuousAction::AskAlert);
     assert_eq!(controller.view(now, None).changes_today, 1);
     let tomorrow = now + SignedDuration::from_hours(24);
     assert_eq!(controller.view(tomorrow, None).changes_today, 0);
-    let (_, controller) = next(State {
+    let (_, controller) = next(ContinuousState {
         search_again: Some(ahead),
         ..quiet
     });

@@ -10,7 +10,7 @@ use host::Roots;
 use tuner::TunerError;
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{Event, Kept, Ledger, Wish};
+use tuner::ledger::{Event, ResumeState, Ledger, RunControl};
 use tuner::report::{EvaluationRecord, Failure, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 use tuner::spec::{BudgetSpec, CheckedSpec, check};
@@ -36,9 +36,9 @@ fn spec() -> CheckedSpec {
 /// A ledger in memory, whose process is cut off when it has taken so many notes.
 #[derive(Default)]
 struct Memory {
-    kept: Kept,
+    kept: ResumeState,
     running: Option<(usize, Configuration)>,
-    wish: Wish,
+    wish: RunControl,
     notes: usize,
     cut_off_at: Option<usize>,
     /// Times that anything was started, by number and arm.
@@ -46,11 +46,11 @@ struct Memory {
 }
 
 impl Ledger for Memory {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.kept.clone())
     }
 
-    fn wish(&mut self) -> Result<Wish, TunerError> {
+    fn wish(&mut self) -> Result<RunControl, TunerError> {
         let wish = self.wish.clone();
         self.wish.queued = None;
         Ok(wish)
@@ -196,16 +196,16 @@ fn what_is_wanted_is_done() {
             .into(),
     );
     let mut ledger = Memory {
-        wish: Wish {
+        wish: RunControl {
             pause: true,
-            ..Wish::default()
+            ..RunControl::default()
         },
         ..Memory::default()
     };
     let report = ledger.run(&spec).unwrap();
     assert!(report.paused && ledger.started.is_empty());
     assert_eq!(report.sentence, "Paused after 0 evaluations.");
-    ledger.wish = Wish {
+    ledger.wish = RunControl {
         queued: Some(by_hand.clone()),
         budget: Some(BudgetSpec {
             evaluations: 2,

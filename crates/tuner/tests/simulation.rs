@@ -8,7 +8,7 @@ use std::cell::Cell;
 use bayes_opt::Configuration;
 use host::Roots;
 use tuner::TunerError;
-use tuner::evaluation::{Evaluation, Outcome, Rules, Step};
+use tuner::evaluation::{Evaluation, Outcome, EvaluationRules, Step};
 use tuner::experiment::run;
 use tuner::ledger::Event;
 use tuner::metrics::lookup;
@@ -231,7 +231,7 @@ fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
         bench.begin(&arm).unwrap();
         let mut rules = spec.clone();
         rules.spec.evaluation.blocks = 12;
-        let mut evaluation = Evaluation::new(Rules::of(&rules), Some(0.0));
+        let mut evaluation = Evaluation::new(EvaluationRules::of(&rules), Some(0.0));
         for index in 0.. {
             blocks += 1;
             if evaluation.push(bench.block(index).unwrap()).unwrap() == Step::Stop {

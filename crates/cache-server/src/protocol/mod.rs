@@ -75,7 +75,7 @@ pub enum StoreKind {
 
 /// A storage command; its data block follows the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Storage<'a> {
+pub struct StorageCommand<'a> {
     /// What to do.
     pub kind: StoreKind,
     /// The key.
@@ -103,7 +103,7 @@ pub enum Request<'a> {
         touch: Option<i64>,
     },
     /// `set` and its like.
-    Storage(Storage<'a>),
+    Storage(StorageCommand<'a>),
     /// `delete`
     Delete {
         /// The key.
@@ -281,7 +281,7 @@ fn storage(words: Words<'_>, kind: StoreKind) -> Request<'_> {
 
 type Skipped = (Malformed, Option<usize>);
 
-fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<Storage<'_>, Skipped> {
+fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<StorageCommand<'_>, Skipped> {
     let mut next = || words.next().ok_or((Malformed::Unknown, None));
     let (key, flags, expiry, len) = (next()?, next()?, next()?, next()?);
     let kind = match kind {
@@ -304,7 +304,7 @@ fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<Storage<'_>, S
         .and_then(|flags| u32::try_from(flags).ok())
         .ok_or(with_skip(Malformed::BadFormat))?;
     let expiry = signed(expiry).ok_or(with_skip(Malformed::BadFormat))?;
-    Ok(Storage {
+    Ok(StorageCommand {
         kind,
         key,
         flags,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use code_layout::{
-    CallSites, Function, FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skip,
+    CallSites, Function, FunctionId, Image, LayoutOrder, PatchSelection, Placement, LayoutPlan, Profile, Skip,
     check, emit,
 };
 
@@ -58,8 +58,8 @@ fn a_fixed_executable_in_every_order() {
             !function.tables.is_empty() && function.skipped.contains_key(&Skip::AddressTaken)
         };
         assert_eq!(functions.iter().find(is_lost), None, "{level}");
-        for order in [Order::Original, Order::Random(5), Order::Random(6)] {
-            let plan = Plan::new(functions.clone(), &Profile::default(), order);
+        for order in [LayoutOrder::Original, LayoutOrder::Random(5), LayoutOrder::Random(6)] {
+            let plan = LayoutPlan::new(functions.clone(), &Profile::default(), order);
             let placement = Placement {
                 cache_address: CACHE,
                 cache_bytes: 16 << 20,

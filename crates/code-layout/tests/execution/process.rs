@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use code_layout::{
-    CounterArea, Emitted, Function, FunctionId, Image, Patch, PatchSelection, Placement, Plan,
+    CounterArea, Emitted, Function, FunctionId, Image, Patch, PatchSelection, Placement, LayoutPlan,
     check, emit,
 };
 
@@ -158,7 +158,7 @@ impl Program {
     /// Emits, checks, writes, patches.
     pub(crate) fn install(
         &self,
-        plan: &Plan,
+        plan: &LayoutPlan,
         patches: PatchSelection,
         counters: Option<CounterArea>,
     ) -> Installed<'_> {
@@ -168,7 +168,7 @@ impl Program {
     /// Emits, checks and writes, without patches.
     pub(crate) fn place(
         &self,
-        plan: &Plan,
+        plan: &LayoutPlan,
         patches: PatchSelection,
         counters: Option<CounterArea>,
     ) -> Installed<'_> {

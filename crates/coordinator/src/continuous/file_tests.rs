@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bayes_opt::Value;
 use tempfile::TempDir;
-use tuner::continuous::{Entry, Promoted};
+use tuner::continuous::{HistoryEntry, Promoted};
 
 use super::*;
 use crate::store::{Location, Store};
@@ -138,7 +138,7 @@ impl Service {
     }
 
     /// Oldest first.
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<HistoryEntry> {
         let mut entries = self.coordinator.store.entries(self.id, 99).unwrap();
         entries.reverse();
         entries
@@ -695,7 +695,7 @@ fn a_paused_queue_holds_a_search_and_no_round() {
         if service.rounds().len() >= 3 && !is_resumed.replace(true) {
             assert_eq!(service.evaluations(), 0);
             let entries = service.entries();
-            let is_held = |it: &&Entry| it.kind == "held" && it.text.contains(QUEUE_PAUSED);
+            let is_held = |it: &&HistoryEntry| it.kind == "held" && it.text.contains(QUEUE_PAUSED);
             assert_eq!(entries.iter().filter(is_held).count(), 1, "{entries:?}");
             coordinator.resume_queue().unwrap();
         }

@@ -1,8 +1,8 @@
 //! What happened in an experiment by itself, for its time line. What people did is in the audit
 //! log.
 
-use tuner::continuous::Entry;
-use tuner::spec::Mode;
+use tuner::continuous::HistoryEntry;
+use tuner::spec::ExperimentMode;
 
 use super::database::Database;
 use super::row::find;
@@ -10,7 +10,7 @@ use super::to_json;
 use crate::error::Error;
 
 /// Writes an entry behind those that there are.
-pub(super) fn insert(database: &mut Database, id: i64, entry: &Entry) -> Result<(), Error> {
+pub(super) fn insert(database: &mut Database, id: i64, entry: &HistoryEntry) -> Result<(), Error> {
     let written = database.execute(
         "INSERT INTO entries (experiment, number, entry) \
          SELECT $1, COALESCE(MAX(number), 0) + 1, $2 FROM entries WHERE experiment = $3",
@@ -26,10 +26,10 @@ pub(super) fn happened(
     kind: &str,
     text: &str,
 ) -> Result<(), Error> {
-    if find(database, id)?.spec.mode == Mode::Continuous {
+    if find(database, id)?.spec.mode == ExperimentMode::Continuous {
         return Ok(());
     }
-    let entry = Entry {
+    let entry = HistoryEntry {
         at: jiff::Timestamp::now(),
         kind: kind.to_owned(),
         text: text.to_owned(),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tuner::evaluation::{Block, Measurement, Outcome};
 use tuner::experiment::BY_USER;
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::{Mode, Spec};
+use tuner::spec::{ExperimentMode, Spec};
 
 use super::database::{Cell, Database};
 use super::queue::is_queue_paused;
@@ -29,7 +29,7 @@ pub struct EvaluationRow {
 /// What a chart draws of an evaluation that ended. Reading ten thousand of these costs a fraction
 /// of reading as many [`EvaluationRow`]s.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct ChartPoint {
     /// Its number.
     pub number: usize,
     /// What was measured.
@@ -48,7 +48,7 @@ pub struct Point {
 
 /// The evaluation that is being measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Running {
+pub struct RunningEvaluation {
     /// Its number.
     pub number: usize,
     /// What is measured.
@@ -209,7 +209,7 @@ pub(super) fn insert_block(
 pub(super) fn begin(
     database: &mut Database,
     id: i64,
-    running: &Running,
+    running: &RunningEvaluation,
     is_from_queue: bool,
 ) -> Result<(), Error> {
     insert(
@@ -298,7 +298,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn points(&self, id: i64) -> Result<Vec<Point>, Error> {
+    pub fn points(&self, id: i64) -> Result<Vec<ChartPoint>, Error> {
         #[derive(Deserialize)]
         struct Score {
             score: f64,
@@ -313,7 +313,7 @@ impl Store {
         })?;
         let points = rows.iter().map(|cells| {
             let score: Option<Score> = json(&cells[3])?;
-            Ok(Point {
+            Ok(ChartPoint {
                 number: usize_of(&cells[0]),
                 configuration: json(&cells[1])?,
                 outcome: cells[2].text().unwrap_or_default().to_owned(),
@@ -527,7 +527,7 @@ impl Store {
     pub(crate) fn started(
         &self,
         id: i64,
-        running: &Running,
+        running: &RunningEvaluation,
         is_from_queue: bool,
     ) -> Result<(), Error> {
         self.change(|database| begin(database, id, running, is_from_queue))
@@ -637,7 +637,7 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
     // A paused queue does not hold what watches its promotion.
     let is_watched = |row: &[Cell]| {
         let spec = json::<Spec>(&row[3]);
-        spec.is_ok_and(|spec| spec.mode == Mode::Continuous) && row[4].text().is_some()
+        spec.is_ok_and(|spec| spec.mode == ExperimentMode::Continuous) && row[4].text().is_some()
     };
     let each = running.iter().map(|row| {
         let id = row[0].int().unwrap_or(0);

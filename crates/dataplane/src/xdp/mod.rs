@@ -27,7 +27,7 @@ pub use error::XdpError;
 pub use interface::{Interface, Queues as QueueCounts};
 pub use program::Program;
 pub use queues::{Queue, XdpTransfer};
-pub use socket::{Attached, Mode, SocketConfig};
+pub use socket::{Attached, XdpMode, SocketConfig};
 
 use crate::api::{Calls, Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};

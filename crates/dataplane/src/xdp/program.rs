@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::error::XdpError;
 use super::interface::Interface;
-use super::socket::Mode;
+use super::socket::XdpMode;
 use super::sys;
 use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 
@@ -30,7 +30,7 @@ impl Program {
     ///
     /// # Errors
     /// A privilege is missing, or another program is attached. Nothing is changed then.
-    pub fn attach(interface: &Interface, queues: u32, mode: Mode) -> Result<Program, XdpError> {
+    pub fn attach(interface: &Interface, queues: u32, mode: XdpMode) -> Result<Program, XdpError> {
         let step = |action| move |source| XdpError::of(action, source);
         let map = sys::create_socket_map(queues).map_err(step("making a BPF map"))?;
         let program =
@@ -65,7 +65,7 @@ impl Program {
 
 /// Attaches a program in the first mode that works. Gives the link, and whether the mode is the
 /// generic one.
-fn link(program: &OwnedFd, interface: &Interface, mode: Mode) -> Result<(OwnedFd, bool), XdpError> {
+fn link(program: &OwnedFd, interface: &Interface, mode: XdpMode) -> Result<(OwnedFd, bool), XdpError> {
     let mut result = Err(XdpError::of(
         "choosing a mode",
         std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
@@ -90,14 +90,14 @@ fn link(program: &OwnedFd, interface: &Interface, mode: Mode) -> Result<(OwnedFd
 }
 
 /// Which modes are tried: true for the generic one.
-fn order(interface: &Interface, mode: Mode) -> &'static [bool] {
+fn order(interface: &Interface, mode: XdpMode) -> &'static [bool] {
     match mode {
-        Mode::Generic => &[true],
-        Mode::Driver => &[false],
+        XdpMode::Generic => &[true],
+        XdpMode::Driver => &[false],
         // On veth the generic mode is faster than the driver's (docs/results/dataplane.md), but
         // takes every frame for one of the first queue.
-        Mode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => &[true, false],
-        Mode::Auto => &[false, true],
+        XdpMode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => &[true, false],
+        XdpMode::Auto => &[false, true],
     }
 }
 

@@ -21,7 +21,7 @@ const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 const KICKS_MAX: usize = 64;
 /// How frames get from the device to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum XdpMode {
     /// The best that works: zero-copy, then the driver's copy mode, then the generic one. On veth
     /// with one queue the generic mode is faster than the driver's, and is taken first.
     Auto,

@@ -21,7 +21,7 @@ use tuner::process::Interrupt;
 use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, whole};
 use crate::throttle::tracepoints::Tracepoints;
 
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     cpu_budget: f64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     check(arguments)?;
     let names = Names::parse(&arguments.service)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         let (services, agent) = (&mut running.services, &running.agent);
         server::answer_all(&listener, || metrics::exposition(services, agent));
     }
-    Ok(Done::Signal(interrupt.signal().unwrap_or(0)))
+    Ok(CommandOutcome::Signal(interrupt.signal().unwrap_or(0)))
 }
 
 fn check(arguments: &Arguments) -> anyhow::Result<()> {

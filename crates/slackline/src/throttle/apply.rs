@@ -18,7 +18,7 @@ use super::shell::shell;
 use super::target::{Watched, ensure_own_limit, group_of};
 use super::watch;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, whole};
 
 const CONFIDENCE: f64 = 0.95;
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     check(arguments)?;
     crate::output::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
@@ -171,14 +171,14 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             message(&format!("slackline: {}", whole(&error)));
         }
         message("The limit could not be put back: slackline restore says what is left.");
-        return Ok(Done::RestoreFailed);
+        return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(signal) = stopped {
         message(&format!(
             "Stopped; the present limit is back: {}.",
             quota_text(&before)
         ));
-        return Ok(Done::Signal(signal));
+        return Ok(CommandOutcome::Signal(signal));
     }
     let report = report?;
     crate::output::publish(
@@ -188,9 +188,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         "Everything",
     )?;
     Ok(if report.is_kept {
-        Done::Positive
+        CommandOutcome::Positive
     } else {
-        Done::Negative
+        CommandOutcome::Negative
     })
 }
 

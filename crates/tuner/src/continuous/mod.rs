@@ -46,15 +46,15 @@ use latency_stats::DriftTest;
 
 pub use alert::{Alert, ask};
 pub use hours::Hours;
-pub use rules::Rules;
+pub use rules::ContinuousRules;
 pub use run::{Flow, World, run, tune, watch};
 use state::SEARCH_AGAIN_S;
 pub use state::{
-    Acting, Asked, Candidate, Doing, Entry, HostThen, Measured, Promoted, Round, Searching, Seen,
-    State,
+    Acting, AlertCheck, VerifiedCandidate, ContinuousPhase, HistoryEntry, HostThen, RoundResult, Promoted, Round, Searching, Seen,
+    ContinuousState,
 };
 pub use task::{Applied, Task, Tuned};
-pub use view::{Evidence, TestValue, View};
+pub use view::{Evidence, TestValue, ContinuousView};
 
 use crate::figures::{counted, sentence};
 use crate::live::Changed;
@@ -81,7 +81,7 @@ pub const GAIN: &str = "gain";
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ContinuousAction {
     /// Nothing, until then.
     Wait(Timestamp),
     /// One round: this configuration against the control.
@@ -102,41 +102,41 @@ pub enum Action {
     clippy::large_enum_variant,
     reason = "there is one at a time, and it is taken apart at once"
 )]
-pub enum Observation {
-    /// Of [`Action::Watch`].
+pub enum ActionResult {
+    /// Of [`ContinuousAction::Watch`].
     Watched(Seen),
-    /// Of [`Action::AskAlert`].
+    /// Of [`ContinuousAction::AskAlert`].
     Alert(Alert),
-    /// Of [`Action::Tune`].
+    /// Of [`ContinuousAction::Tune`].
     Tuned(Tuned),
-    /// Of [`Action::Promote`] and [`Action::RollBack`]: what was changed, or why nothing was.
+    /// Of [`ContinuousAction::Promote`] and [`ContinuousAction::RollBack`]: what was changed, or why nothing was.
     Applied(Applied),
 }
 
 /// The state machine.
 #[derive(Debug)]
-pub struct Controller {
-    rules: Rules,
+pub struct ContinuousController {
+    rules: ContinuousRules,
     control: Configuration,
-    state: State,
+    state: ContinuousState,
     tests: BTreeMap<String, DriftTest>,
     /// Gains of the configuration in force, since its test began.
     gains: Vec<f64>,
-    entries: Vec<Entry>,
+    entries: Vec<HistoryEntry>,
     /// Why its world allows no change at present.
     barred: Option<String>,
 }
 
-impl Controller {
+impl ContinuousController {
     /// A controller that begins with a search.
     #[must_use]
-    pub fn new(rules: Rules, control: Configuration, now: Timestamp) -> Self {
-        Self::resume(rules, control, State::new(now), &[])
+    pub fn new(rules: ContinuousRules, control: Configuration, now: Timestamp) -> Self {
+        Self::resume(rules, control, ContinuousState::new(now), &[])
     }
 
     /// A controller that goes on from what was kept: the state, and every round.
     #[must_use]
-    pub fn resume(rules: Rules, control: Configuration, state: State, rounds: &[Round]) -> Self {
+    pub fn resume(rules: ContinuousRules, control: Configuration, state: ContinuousState, rounds: &[Round]) -> Self {
         let mut controller = Self {
             tests: BTreeMap::new(),
             gains: Vec::new(),
@@ -161,13 +161,13 @@ impl Controller {
 
     /// The state, to be kept.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ContinuousState {
         &self.state
     }
 
     /// The rules.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &ContinuousRules {
         &self.rules
     }
 
@@ -178,7 +178,7 @@ impl Controller {
     }
 
     /// What has happened since this was last asked, to be kept with the state.
-    pub fn take_entries(&mut self) -> Vec<Entry> {
+    pub fn take_entries(&mut self) -> Vec<HistoryEntry> {
         std::mem::take(&mut self.entries)
     }
 
@@ -246,25 +246,25 @@ impl Controller {
     }
 
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
-    pub fn next(&mut self, now: Timestamp) -> Action {
+    pub fn next(&mut self, now: Timestamp) -> ContinuousAction {
         self.heed_clock(now);
         if let Some(acting) = &self.state.acting {
             if now < self.state.not_before {
-                return Action::Wait(self.state.not_before);
+                return ContinuousAction::Wait(self.state.not_before);
             }
             return match acting {
-                Acting::Promote(candidate) => Action::Promote(candidate.configuration.clone()),
-                Acting::RollBack(_) => Action::RollBack,
+                Acting::Promote(candidate) => ContinuousAction::Promote(candidate.configuration.clone()),
+                Acting::RollBack(_) => ContinuousAction::RollBack,
             };
         }
         if now >= self.state.next_round {
             let promoted = self.state.promoted.as_ref();
             let configuration = promoted.map_or(&self.control, |promoted| &promoted.configuration);
-            return Action::Watch(configuration.clone());
+            return ContinuousAction::Watch(configuration.clone());
         }
         if self.state.strayed.is_some() {
             // A search would measure, and a promotion overwrite, what somebody else has put there.
-            return Action::Wait(self.state.next_round);
+            return ContinuousAction::Wait(self.state.next_round);
         }
         if self.state.search_again.is_some_and(|at| now >= at) {
             self.state.search_again = None;
@@ -273,13 +273,13 @@ impl Controller {
                 .get_or_insert_with(|| "no configuration is promoted; search again".into());
         }
         if self.state.due.is_none() && self.state.candidate.is_none() {
-            return Action::Wait(self.state.next_round);
+            return ContinuousAction::Wait(self.state.next_round);
         }
         if now < self.state.not_before {
-            return Action::Wait(self.state.not_before.min(self.state.next_round));
+            return ContinuousAction::Wait(self.state.not_before.min(self.state.next_round));
         }
         let (until, why) = match self.gate(now) {
-            Gate::Ask => return Action::AskAlert,
+            Gate::Ask => return ContinuousAction::AskAlert,
             Gate::Shut(until, why) => (until, why),
             Gate::Open => {
                 self.hold(now, None);
@@ -287,13 +287,13 @@ impl Controller {
                     let configuration = candidate.configuration.clone();
                     self.state.changes.push(now);
                     self.state.acting = Some(Acting::Promote(candidate));
-                    return Action::Promote(configuration);
+                    return ContinuousAction::Promote(configuration);
                 }
-                return Action::Tune(self.begin_search(now));
+                return ContinuousAction::Tune(self.begin_search(now));
             }
         };
         self.hold(now, Some(why));
-        Action::Wait(until.min(self.state.next_round))
+        ContinuousAction::Wait(until.min(self.state.next_round))
     }
 
     /// A clock that was ahead and has been set right makes nothing wait longer than it ever has to.
@@ -312,18 +312,18 @@ impl Controller {
     }
 
     /// Takes what came of the last action.
-    pub fn observe(&mut self, now: Timestamp, observation: Observation) -> Option<Round> {
+    pub fn observe(&mut self, now: Timestamp, observation: ActionResult) -> Option<Round> {
         match observation {
-            Observation::Watched(seen) => return Some(self.watched(now, seen)),
-            Observation::Alert(alert) => self.state.asked = Some(Asked { at: now, alert }),
-            Observation::Tuned(tuned) => self.tuned(now, tuned),
-            Observation::Applied(applied) => self.applied(now, applied),
+            ActionResult::Watched(seen) => return Some(self.watched(now, seen)),
+            ActionResult::Alert(alert) => self.state.asked = Some(AlertCheck { at: now, alert }),
+            ActionResult::Tuned(tuned) => self.tuned(now, tuned),
+            ActionResult::Applied(applied) => self.applied(now, applied),
         }
         None
     }
 
     fn say(&mut self, at: Timestamp, kind: &str, text: impl Into<String>) {
-        self.entries.push(Entry {
+        self.entries.push(HistoryEntry {
             at,
             kind: kind.to_owned(),
             text: sentence(&text.into()),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use latency_stats::{DriftTest, mean_interval};
 
 use super::state::{Round, Seen};
-use super::{AGAIN_S, Controller, DRIFT_SD_MIN, GAIN, UNSETTLED_MAX, after};
+use super::{AGAIN_S, ContinuousController, DRIFT_SD_MIN, GAIN, UNSETTLED_MAX, after};
 use crate::figures::significant;
 use crate::ledger::Drift;
 use crate::report::score_text;
@@ -12,7 +12,7 @@ use crate::report::score_text;
 /// The rounds that are looked at to say how large a change was.
 const RECENT_MAX: usize = 8;
 
-impl Controller {
+impl ContinuousController {
     pub(super) fn watched(&mut self, now: Timestamp, seen: Seen) -> Round {
         self.state.rounds += 1;
         let mut round = Round {

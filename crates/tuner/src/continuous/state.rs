@@ -17,7 +17,7 @@ pub(super) const SEARCH_AGAIN_S: f64 = 86_400.0;
 
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct ContinuousState {
     /// What is in force instead of the control's configuration.
     pub promoted: Option<Promoted>,
     /// Why a search is due.
@@ -25,7 +25,7 @@ pub struct State {
     /// The search that has begun.
     pub searching: Option<Searching>,
     /// Verified, and to be promoted when that is allowed.
-    pub candidate: Option<Candidate>,
+    pub candidate: Option<VerifiedCandidate>,
     /// Begun, and to be finished before anything else.
     pub acting: Option<Acting>,
     /// What was refused is not tried again before.
@@ -62,7 +62,7 @@ pub struct State {
     /// The promotions of the last day that had one.
     pub changes: Vec<Timestamp>,
     /// The last answer of the alert query.
-    pub asked: Option<Asked>,
+    pub asked: Option<AlertCheck>,
     /// Why a change waits.
     pub held: Option<String>,
     /// Alarms of drift tests so far.
@@ -78,7 +78,7 @@ pub struct State {
     pub is_search_wanted_after_rollback: bool,
 }
 
-impl State {
+impl ContinuousState {
     /// Nothing is known yet: a search is due.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
@@ -121,22 +121,22 @@ impl State {
 
     /// What it is at, in one word.
     #[must_use]
-    pub fn doing(&self) -> Doing {
+    pub fn doing(&self) -> ContinuousPhase {
         let is_due = self.searching.is_some() || self.due.is_some() || self.candidate.is_some();
         match &self.acting {
-            Some(Acting::Promote(_)) => Doing::Promoting,
-            Some(Acting::RollBack(_)) => Doing::RollingBack,
-            None if self.strayed.is_some() => Doing::Held,
-            None if !is_due => Doing::Watching,
-            None if self.held.is_some() => Doing::Held,
-            None => Doing::Searching,
+            Some(Acting::Promote(_)) => ContinuousPhase::Promoting,
+            Some(Acting::RollBack(_)) => ContinuousPhase::RollingBack,
+            None if self.strayed.is_some() => ContinuousPhase::Held,
+            None if !is_due => ContinuousPhase::Watching,
+            None if self.held.is_some() => ContinuousPhase::Held,
+            None => ContinuousPhase::Searching,
         }
     }
 }
 
 /// What a controller is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum ContinuousPhase {
     /// Rounds, and nothing else.
     Watching,
     /// A search and its verification, or what follows it.
@@ -150,7 +150,7 @@ pub enum Doing {
     RollingBack,
 }
 
-impl Doing {
+impl ContinuousPhase {
     /// Each of them.
     pub const ALL: [Self; 5] = [
         Self::Watching,
@@ -161,7 +161,7 @@ impl Doing {
     ];
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for ContinuousPhase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Watching => "watching",
@@ -243,7 +243,7 @@ impl HostThen {
 
 /// A verified configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct VerifiedCandidate {
     /// It.
     pub configuration: Configuration,
     /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
@@ -266,14 +266,14 @@ pub struct Searching {
 #[serde(rename_all = "snake_case")]
 pub enum Acting {
     /// To this configuration.
-    Promote(Candidate),
+    Promote(VerifiedCandidate),
     /// To the control's, for this reason.
     RollBack(String),
 }
 
 /// An answer of the alert query.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AlertCheck {
     /// When.
     pub at: Timestamp,
     /// What.
@@ -282,7 +282,7 @@ pub struct Asked {
 
 /// What has happened, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// When.
     pub at: Timestamp,
     /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
@@ -317,7 +317,7 @@ const EARLIER: [(&str, &str); 3] = [
     ("the rest, by its user", REST_BY_HAND),
 ];
 
-impl Entry {
+impl HistoryEntry {
     /// Whether it says of a promotion or rollback, done, that nobody asked for.
     #[must_use]
     pub fn is_own_act(&self) -> bool {
@@ -389,7 +389,7 @@ pub struct Round {
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
     /// Measured.
-    Measured(Measured),
+    Measured(RoundResult),
     /// Nobody's fault that is known: says nothing.
     Unmeasured(String),
     /// Somebody else changed a knob in it, or the service could not be told of what stays in force
@@ -408,7 +408,7 @@ pub enum Seen {
 
 /// What a round measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct RoundResult {
     /// Mean logarithm of the ratio to the control; below 0 is better, whatever the goal.
     pub gain: f64,
     /// The variance of that mean.
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_earlier_versions_kept_is_told_as_it_is_now() {
-        let entry = |kind: &str, text: &str| Entry {
+        let entry = |kind: &str, text: &str| HistoryEntry {
             at: Timestamp::UNIX_EPOCH,
             kind: kind.into(),
             text: text.into(),

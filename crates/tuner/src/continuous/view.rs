@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use latency_stats::DriftTest;
 use serde::Serialize;
 
-use super::{Acting, Controller, Round, Rules, State};
+use super::{Acting, ContinuousController, Round, ContinuousRules, ContinuousState};
 use crate::figures::counted;
 use crate::report::score_text;
 use crate::spec::ObjectiveSpec;
@@ -38,10 +38,10 @@ pub struct Evidence {
 
 /// How a continuous experiment stands, for whoever shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct ContinuousView {
     /// The state.
     #[serde(flatten)]
-    pub state: State,
+    pub state: ContinuousState,
     /// The drift tests.
     pub tests: Vec<TestValue>,
     /// Promotions today.
@@ -57,7 +57,7 @@ pub struct View {
     pub lines: Vec<String>,
 }
 
-impl View {
+impl ContinuousView {
     fn in_words(
         &self,
         now: Timestamp,
@@ -162,13 +162,13 @@ fn evidence(share: f64) -> String {
     }
 }
 
-impl Controller {
+impl ContinuousController {
     /// The evidence of every drift test after each round that the test counts, from what was kept.
     #[must_use]
     pub fn evidence(
-        rules: Rules,
+        rules: ContinuousRules,
         control: Configuration,
-        state: State,
+        state: ContinuousState,
         rounds: &[Round],
     ) -> Vec<Evidence> {
         let mut controller = Self::resume(rules, control, state, &[]);
@@ -196,14 +196,14 @@ impl Controller {
     /// How it stands. `resting` is what its experiment is where that does not run: then nothing is
     /// watched.
     #[must_use]
-    pub fn view(&self, now: Timestamp, resting: Option<&str>) -> View {
+    pub fn view(&self, now: Timestamp, resting: Option<&str>) -> ContinuousView {
         let test = |(name, test): (&String, &DriftTest)| TestValue {
             series: name.clone(),
             evidence: test.evidence(),
             threshold: test.threshold(),
             rounds: test.len(),
         };
-        let mut view = View {
+        let mut view = ContinuousView {
             lines: Vec::new(),
             tests: self.tests.iter().map(test).collect(),
             changes_today: self.changes_today(now),

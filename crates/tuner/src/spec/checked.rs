@@ -9,7 +9,7 @@ use super::cpus::Pins;
 use super::expression::MetricConstraint;
 use super::knobs::KnobBinding;
 use super::{ObjectiveSpec, Spec, TargetSpec, WorkloadSpec};
-use crate::continuous::Rules;
+use crate::continuous::ContinuousRules;
 
 /// A specification that has been checked against itself and against this host.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct CheckedSpec {
     /// The constraints.
     pub constraints: Vec<MetricConstraint>,
     /// How it goes on after its promotion, in `mode = "continuous"`.
-    pub continuous: Option<Rules>,
+    pub continuous: Option<ContinuousRules>,
 }
 
 impl CheckedSpec {
