@@ -25,7 +25,7 @@ const EDGES: &[Edges] = &[
         reason: "pure: words for what a reader of a file says, the same for every file",
     },
     Edges {
-        from: "latency-stats",
+        from: "paired-stats",
         to: &[],
         reason: "pure arithmetic on samples: others must be able to use it without the rest",
     },
@@ -66,7 +66,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "throttle",
-        to: &["latency-stats"],
+        to: &["paired-stats"],
         reason: "pure: observations come in, findings go out, with intervals",
     },
     Edges {
@@ -76,7 +76,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "qos",
-        to: &["latency-stats"],
+        to: &["paired-stats"],
         reason: "pure: who may submit what to a device, by arithmetic; intervals for its benchmark",
     },
     Edges {
@@ -86,7 +86,7 @@ const EDGES: &[Edges] = &[
             "config-errors",
             "host",
             "http-client",
-            "latency-stats",
+            "paired-stats",
             "load",
             "wire-latency",
         ],
@@ -109,7 +109,7 @@ const EDGES: &[Edges] = &[
             "coordinator",
             "host",
             "http-client",
-            "latency-stats",
+            "paired-stats",
             "tuner",
         ],
         reason: "the asynchronous part: what a request means is decided below it",
@@ -121,7 +121,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "relayout",
-        to: &["code-layout", "host", "latency-stats", "perf-events"],
+        to: &["code-layout", "host", "paired-stats", "perf-events"],
         reason: "the only crate that writes into another process: what it writes is decided below it",
     },
     Edges {
@@ -141,7 +141,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "block-load",
-        to: &["dataplane", "latency-stats", "qos"],
+        to: &["dataplane", "paired-stats", "qos"],
         reason: "load for disks and servers: buffers of dataplane, costs of qos; intervals for its benchmark",
     },
     Edges {
@@ -159,7 +159,7 @@ const EDGES: &[Edges] = &[
             "http-client",
             "isolate-run",
             "isolation",
-            "latency-stats",
+            "paired-stats",
             "load",
             "perf-events",
             "qos",
@@ -186,7 +186,7 @@ struct Edges {
 /// Crates without any unsafe code, which their `lib.rs` promises.
 const WITHOUT_UNSAFE: &[&str] = &[
     "config-errors",
-    "latency-stats",
+    "paired-stats",
     "bayes-opt",
     "code-layout",
     "http-client",

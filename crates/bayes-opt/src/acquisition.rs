@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::apart::Apart;
+use crate::local_penalty::Apart;
 use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
@@ -385,9 +385,9 @@ impl Criterion {
                 let ahead = bests.iter().zip(means).map(|(best, mean)| best - mean);
                 let furthest = ahead.fold(f64::NEG_INFINITY, f64::max);
                 let (log, _, _) = log_improvement(furthest / deviation);
-                slowed(deviation.ln() + log).0
+                soft_floor(deviation.ln() + log).0
             }
-            Criterion::Probability { best } => slowed(log_cdf((best - means[0]) / deviation).0).0,
+            Criterion::Probability { best } => soft_floor(log_cdf((best - means[0]) / deviation).0).0,
             Criterion::Confidence { root_beta } => root_beta * deviation - means[0],
         }
     }
@@ -442,7 +442,7 @@ impl Criterion {
                 return gain;
             }
         }
-        let (log, slope) = slowed(gain.log);
+        let (log, slope) = soft_floor(gain.log);
         gain.log = log;
         gain.by_means
             .iter_mut()
@@ -454,7 +454,7 @@ impl Criterion {
 
 /// A logarithm that falls ever more slowly where it is [`NEGLIGIBLE`], and how it then follows what
 /// it was.
-fn slowed(log: f64) -> (f64, f64) {
+fn soft_floor(log: f64) -> (f64, f64) {
     if log >= NEGLIGIBLE {
         return (log, 1.0);
     }
@@ -651,10 +651,10 @@ mod tests {
 
     const D: usize = 4;
     const COORDINATES: [Coordinate; D] = [
-        Coordinate::Place,
-        Coordinate::Real,
-        Coordinate::Switch,
-        Coordinate::Switch,
+        Coordinate::Ordered,
+        Coordinate::Continuous,
+        Coordinate::Binary,
+        Coordinate::Binary,
     ];
 
     /// Two processes of the same observations, and their points.
@@ -672,15 +672,15 @@ mod tests {
             mean_prior: (0.0, 1.0),
             earlier: Vec::new(),
         };
-        let with = |wave: f64, ln_length: f64| {
+        let with = |half_cosine: f64, ln_length: f64| {
             let hyper = Hyper {
                 ln_lengths: vec![ln_length; D],
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
-                wave,
+                half_cosine,
                 shared: Shared {
-                    bowl: wave > 0.0,
-                    slope: wave > 0.0,
+                    quadratic: half_cosine > 0.0,
+                    linear: half_cosine > 0.0,
                 },
                 earlier: Vec::new(),
             };

@@ -36,7 +36,7 @@ pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
     /// Whether a bowl is expected along real numbers.
-    pub(crate) bowl: bool,
+    pub(crate) quadratic: bool,
 }
 
 impl Encoding {
@@ -50,18 +50,18 @@ impl Encoding {
                 let axis = coordinates.len();
                 coordinates.push(match &parameter.kind {
                     // However they are written. With special values there are more than two.
-                    kind if kind.is_pair() && parameter.special.is_empty() => Coordinate::Switch,
-                    kind if kind.is_pair() => Coordinate::Level,
-                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Level,
+                    kind if kind.is_pair() && parameter.special.is_empty() => Coordinate::Binary,
+                    kind if kind.is_pair() => Coordinate::Categorical,
+                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Categorical,
                     Kind::Ordinal { .. }
                     | Kind::Int { log: true, .. }
-                    | Kind::Float { log: true, .. } => Coordinate::Place,
-                    Kind::Int { .. } => Coordinate::Whole,
-                    Kind::Float { .. } => Coordinate::Real,
+                    | Kind::Float { log: true, .. } => Coordinate::Ordered,
+                    Kind::Int { .. } => Coordinate::Integer,
+                    Kind::Float { .. } => Coordinate::Continuous,
                 });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
                     // The first is for what is not special.
-                    coordinates.push(Coordinate::Level);
+                    coordinates.push(Coordinate::Categorical);
                     axis + 1
                 });
                 Column {
@@ -77,7 +77,7 @@ impl Encoding {
         Encoding {
             columns,
             coordinates,
-            bowl: true,
+            quadratic: true,
         }
     }
 
@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn coordinates_are_what_is_expected_along_parameters() {
-        use Coordinate::{Level, Place, Real, Switch, Whole};
+        use Coordinate::{Categorical, Ordered, Continuous, Binary, Integer};
         let list = |count: i64| (0..count).map(Value::Int).collect::<Vec<Value>>();
         let int = |high, log| Kind::Int {
             low: 1,
@@ -646,25 +646,25 @@ mod tests {
             Encoding::new(&[parameter]).coordinates().to_vec()
         };
         for (kind, coordinate) in [
-            (Kind::Bool, Switch),
-            (Kind::Categorical { values: list(2) }, Switch),
-            (Kind::Categorical { values: list(3) }, Level),
-            (Kind::Ordinal { values: list(2) }, Switch),
-            (Kind::Ordinal { values: list(3) }, Place),
-            (int(2, false), Switch),
-            (int(2, true), Switch),
-            (int(9, false), Whole),
-            (int(9, true), Place),
-            (float(false), Real),
-            (float(true), Place),
+            (Kind::Bool, Binary),
+            (Kind::Categorical { values: list(2) }, Binary),
+            (Kind::Categorical { values: list(3) }, Categorical),
+            (Kind::Ordinal { values: list(2) }, Binary),
+            (Kind::Ordinal { values: list(3) }, Ordered),
+            (int(2, false), Binary),
+            (int(2, true), Binary),
+            (int(9, false), Integer),
+            (int(9, true), Ordered),
+            (float(false), Continuous),
+            (float(true), Ordered),
         ] {
             assert_eq!(of(kind.clone(), 0), [coordinate], "{kind:?}");
-            let beside = if coordinate == Switch {
-                Level
+            let beside = if coordinate == Binary {
+                Categorical
             } else {
                 coordinate
             };
-            assert_eq!(of(kind.clone(), 1), [beside, Level], "{kind:?}");
+            assert_eq!(of(kind.clone(), 1), [beside, Categorical], "{kind:?}");
         }
     }
 

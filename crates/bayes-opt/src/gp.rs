@@ -3,15 +3,15 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The
 //! constant mean `m` has a normal prior and is solved for exactly, the others are found by
-//! [`crate::descent`] with analytic gradients, or drawn from their posterior by [`crate::draws`].
+//! [`crate::lbfgs`] with analytic gradients, or drawn from their posterior by [`crate::hyper_sampling`].
 //! Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to the mean,
 //! and its uncertainty to the covariance.
 
 use crate::coordinate::Coordinate;
 use crate::data::{Data, NOISE_MAX};
-use crate::descent::minimise;
+use crate::lbfgs::minimise;
 use crate::hyper::{Basis, Hyper, Priors, bounds};
-use crate::kernel::{Kernel, waves_between};
+use crate::kernel::{Kernel, half_cosines_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 
 /// A fitted process.
@@ -41,12 +41,12 @@ impl Gp {
         let n = data.n();
         let noise = data.noise(&hyper);
         let features = kernel.features(&data.points);
-        let waves = waves_between(coordinates, hyper.wave, &data.points);
-        let mut matrix = kernel.matrix(&data.points, &waves, None);
-        data.relate(&hyper, &mut matrix);
+        let half_cosines = half_cosines_between(coordinates, hyper.half_cosine, &data.points);
+        let mut matrix = kernel.matrix(&data.points, &half_cosines, None);
+        data.apply_task_covariance(&hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(matrix, n)?;
-        let (above, prior) = data.above(&kernel);
+        let (above, prior) = data.residuals(&kernel);
         let (mean, mut alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let variances = data
             .variances
@@ -56,12 +56,12 @@ impl Gp {
         let mut inverse = factor.into_inverse();
         // Once they have the likenesses in them, covariances as within one experiment will do
         // everywhere else.
-        if data.own() < n {
-            let likeness = data.likeness(&hyper);
+        if data.current_len() < n {
+            let task_correlation = data.task_correlation(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {
-                *alpha *= likeness[row];
-                for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&likeness) {
-                    *inverse *= likeness[row] * like;
+                *alpha *= task_correlation[row];
+                for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&task_correlation) {
+                    *inverse *= task_correlation[row] * like;
                 }
             }
         }
@@ -76,7 +76,7 @@ impl Gp {
             mean,
             alpha,
             inverse,
-            own: data.own(),
+            own: data.current_len(),
             typical_variance,
         })
     }
@@ -161,9 +161,9 @@ pub(crate) fn likeliest(
     if data.n() < 2 {
         return fallback();
     }
-    let waves = waves_between(coordinates, priors.basis.wave(), &data.points);
+    let half_cosines = half_cosines_between(coordinates, priors.basis.half_cosine(), &data.points);
     let function = |vector: &[f64], gradient: &mut [f64]| {
-        negative_log_posterior(data, coordinates, &waves, priors, vector, gradient)
+        negative_log_posterior(data, coordinates, &half_cosines, priors, vector, gradient)
     };
     let bounds = bounds(coordinates.len());
     let minima = starts
@@ -178,14 +178,14 @@ pub(crate) fn likeliest(
 }
 
 /// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves
-/// are as [`waves_between`] has them; up to a constant.
+/// are as [`half_cosines_between`] has them; up to a constant.
 pub(crate) fn log_likelihood(
     data: &Data,
     coordinates: &[Coordinate],
-    waves: &[f64],
+    half_cosines: &[f64],
     hyper: &Hyper,
 ) -> f64 {
-    let likelihood = Likelihood::of(data, coordinates, waves, hyper, None);
+    let likelihood = Likelihood::of(data, coordinates, half_cosines, hyper, None);
     likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
 }
 
@@ -196,9 +196,9 @@ pub(crate) fn log_posterior(
     priors: &Priors,
     hyper: &Hyper,
 ) -> f64 {
-    let waves = waves_between(coordinates, hyper.wave, &data.points);
+    let half_cosines = half_cosines_between(coordinates, hyper.half_cosine, &data.points);
     let penalty = priors.penalty(&hyper.to_vec(), &mut vec![0.0; priors.each.len()]);
-    log_likelihood(data, coordinates, &waves, hyper) - penalty
+    log_likelihood(data, coordinates, &half_cosines, hyper) - penalty
 }
 
 /// The least posterior variance: below it rounding decides.
@@ -234,18 +234,18 @@ impl Likelihood {
     fn of(
         data: &Data,
         coordinates: &[Coordinate],
-        waves: &[f64],
+        half_cosines: &[f64],
         hyper: &Hyper,
         slopes: Option<&mut Vec<f64>>,
     ) -> Option<Self> {
         let n = data.n();
         let kernel = hyper.kernel(coordinates);
-        let mut matrix = kernel.matrix(&data.points, waves, slopes);
+        let mut matrix = kernel.matrix(&data.points, half_cosines, slopes);
         let noise = data.noise(hyper);
-        data.relate(hyper, &mut matrix);
+        data.apply_task_covariance(hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(matrix, n)?;
-        let (above, prior) = data.above(&kernel);
+        let (above, prior) = data.residuals(&kernel);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let fit: f64 = above
             .iter()
@@ -268,7 +268,7 @@ impl Likelihood {
 fn negative_log_posterior(
     data: &Data,
     coordinates: &[Coordinate],
-    waves: &[f64],
+    half_cosines: &[f64],
     priors: &Priors,
     vector: &[f64],
     gradient: &mut [f64],
@@ -278,7 +278,7 @@ fn negative_log_posterior(
     let hyper = Hyper::from_slice(vector, priors.basis);
     let mut factors = Vec::with_capacity(n * (n + 1) / 2);
     let slopes = Some(&mut factors);
-    let Some(likelihood) = Likelihood::of(data, coordinates, waves, &hyper, slopes) else {
+    let Some(likelihood) = Likelihood::of(data, coordinates, half_cosines, &hyper, slopes) else {
         return f64::INFINITY;
     };
     let Likelihood {
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use crate::data::OFFSET;
     use crate::design::sobol;
-    use crate::hyper::WAVE;
+    use crate::hyper::HALF_COSINE;
     use crate::trend::Shared;
 
     fn data(n: u32, noise: f64) -> Data {
@@ -341,14 +341,14 @@ mod tests {
     }
 
     const BOWL: Shared = Shared {
-        bowl: true,
+        quadratic: true,
         ..Shared::NOTHING
     };
     const SLOPE: Shared = Shared {
-        slope: true,
+        linear: true,
         ..Shared::NOTHING
     };
-    const COORDINATES: [Coordinate; 3] = [Coordinate::Place, Coordinate::Place, Coordinate::Level];
+    const COORDINATES: [Coordinate; 3] = [Coordinate::Ordered, Coordinate::Ordered, Coordinate::Categorical];
 
     #[test]
     fn the_gradient_is_the_difference_quotient() {
@@ -360,14 +360,14 @@ mod tests {
             .into_iter()
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
-            let waves = waves_between(&COORDINATES, basis.wave(), &data.points);
+            let half_cosines = half_cosines_between(&COORDINATES, basis.half_cosine(), &data.points);
             let priors = Priors::fitted(3, basis);
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut gradient);
+            negative_log_posterior(&data, &COORDINATES, &half_cosines, &priors, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut [0.0; 4])
+                negative_log_posterior(&data, &COORDINATES, &half_cosines, &priors, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
@@ -404,8 +404,8 @@ mod tests {
         let own = data(6, 0.1);
         let mut joint = data(20, 0.1);
         joint.earlier = vec![10, 4];
-        let hyper = |likeness: [f64; 2]| Hyper {
-            earlier: vec![(0, likeness[0]), (1, likeness[1])],
+        let hyper = |task_correlation: [f64; 2]| Hyper {
+            earlier: vec![(0, task_correlation[0]), (1, task_correlation[1])],
             shared: BOWL,
             ..Hyper::prior_mode(3, Basis::Logarithm)
         };
@@ -462,13 +462,13 @@ mod tests {
 
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
-        use Coordinate::{Level, Place, Real, Switch};
+        use Coordinate::{Categorical, Ordered, Continuous, Binary};
         let data = data(20, 0.3);
-        for coordinates in [[Place, Real, Level], [Switch, Real, Switch]] {
+        for coordinates in [[Ordered, Continuous, Categorical], [Binary, Continuous, Binary]] {
             let hyper = Hyper {
                 shared: Shared {
-                    bowl: true,
-                    slope: true,
+                    quadratic: true,
+                    linear: true,
                 },
                 ..Hyper::prior_mode(3, Basis::Logarithm)
             };
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn what_rises_goes_on_rising_along_half_a_wave() {
         // Measured over the lower half, how much higher the end is thought to be than the middle.
-        let beyond = |wave: f64, value: fn(f64) -> f64| {
+        let beyond = |half_cosine: f64, value: fn(f64) -> f64| {
             let points: Vec<f64> = (0..6).map(|i| f64::from(i) / 10.0).collect();
             let data = Data {
                 values: points.iter().map(|x| value(*x)).collect(),
@@ -519,19 +519,19 @@ mod tests {
             };
             let hyper = Hyper {
                 ln_lengths: vec![-1.0],
-                wave,
+                half_cosine,
                 ..Hyper::prior_mode(1, Basis::Logarithm)
             };
-            let gp = Gp::condition(&data, &[Coordinate::Place], hyper).unwrap();
+            let gp = Gp::condition(&data, &[Coordinate::Ordered], hyper).unwrap();
             gp.posterior(&[0.9]).0 - gp.posterior(&[0.5]).0
         };
         let rising = |x: f64| 2.0 * x - 0.5;
-        assert!(Hyper::prior_mode(3, Basis::Logarithm).wave == WAVE);
-        let (with, without) = (beyond(WAVE, rising), beyond(0.0, rising));
+        assert!(Hyper::prior_mode(3, Basis::Logarithm).half_cosine == HALF_COSINE);
+        let (with, without) = (beyond(HALF_COSINE, rising), beyond(0.0, rising));
         assert!(with > without + 0.1, "{with} {without}");
         // What has an optimum inside comes back.
         let optimum = |x: f64| (std::f64::consts::PI * x).sin();
-        let (with, without) = (beyond(WAVE, optimum), beyond(0.0, optimum));
+        let (with, without) = (beyond(HALF_COSINE, optimum), beyond(0.0, optimum));
         assert!(with < without, "{with} {without}");
     }
 
@@ -553,7 +553,7 @@ mod tests {
                 shared,
                 ..Hyper::prior_mode(6, Basis::Logarithm)
             };
-            let gp = Gp::condition(&data, &[Coordinate::Switch; 6], hyper).unwrap();
+            let gp = Gp::condition(&data, &[Coordinate::Binary; 6], hyper).unwrap();
             let turned = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
             gp.posterior(&turned).0 - gp.posterior(&[0.0; 6]).0
         };
@@ -585,7 +585,7 @@ mod tests {
                 mean_prior: (0.0, 1.0),
                 earlier: Vec::new(),
             };
-            let gp = Gp::condition(&data, &[Coordinate::Real; 2], hyper.clone()).unwrap();
+            let gp = Gp::condition(&data, &[Coordinate::Continuous; 2], hyper.clone()).unwrap();
             gp.posterior(&[0.0; 2]).0 - gp.posterior(&[0.5; 2]).0
         };
         assert!(depth(1, 0.0) > 1.0, "{}", depth(1, 0.0));

@@ -26,20 +26,20 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
-mod apart;
+mod local_penalty;
 mod constraint;
 mod coordinate;
 mod data;
-mod descent;
+mod lbfgs;
 mod design;
-mod draws;
+mod hyper_sampling;
 mod encode;
 mod error;
 mod explain;
 mod feasibility;
 mod gp;
 mod hyper;
-mod inside;
+mod feasible_start;
 mod kernel;
 mod linalg;
 mod mixture;
@@ -48,16 +48,16 @@ mod normal;
 mod observation;
 mod optimizer;
 mod parameter;
-mod repeat;
+mod replication;
 mod search;
 mod settings;
-mod slice;
+mod slice_sampler;
 mod space;
 mod transform;
 mod trend;
 mod value;
-mod viability;
-mod warm;
+mod crash_classifier;
+mod warm_start;
 
 pub use constraint::LinearConstraint;
 pub use error::{Error, SpaceError};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::acquisition::Evaluated;
 use crate::coordinate::Coordinate;
 use crate::data::Data;
-use crate::draws::{Length, draw, drawn_priors};
+use crate::hyper_sampling::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::{Demand, Feasibility};
 use crate::gp::{Gp, likeliest, log_posterior};
@@ -16,8 +16,8 @@ use crate::observation::{MeasuredValue, ObservedOutcome, EncodedObservation};
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
-use crate::viability;
-use crate::warm::Earlier;
+use crate::crash_classifier;
+use crate::warm_start::Earlier;
 
 /// Hyper-parameters by process, and how many observations they were fitted to: where the next fit
 /// starts.
@@ -123,7 +123,7 @@ impl Model {
         }
         let mut fitter = Fitter {
             coordinates: encoding.coordinates(),
-            bowl: encoding.bowl,
+            quadratic: encoding.quadratic,
             memory,
             seed,
             hypers: Memory::new(),
@@ -303,7 +303,7 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 struct Fitter<'a> {
     coordinates: &'a [Coordinate],
     /// Whether the objective may have a bowl.
-    bowl: bool,
+    quadratic: bool,
     memory: &'a Memory,
     seed: u64,
     hypers: Memory,
@@ -361,7 +361,7 @@ impl Fitter<'_> {
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
                 shared: Shared {
-                    bowl: self.bowl,
+                    quadratic: self.quadratic,
                     ..Shared::NOTHING
                 },
                 ..self.hyper(name, Basis::Logarithm, data)
@@ -451,7 +451,7 @@ impl Fitter<'_> {
             }
             // Many were told at once, as after a restart.
             let few = (1..n).rev().find(|n| !self.are_many(*n)).unwrap_or(1);
-            let (part, evaluations) = (data.part(few), FIT_EVALUATIONS.1);
+            let (part, evaluations) = (data.subsample(few), FIT_EVALUATIONS.1);
             let to_part = likeliest(&part, self.coordinates, priors, &[mode], evaluations);
             return (vec![to_part], FIT_EVALUATIONS.0);
         }
@@ -485,11 +485,11 @@ impl Fitter<'_> {
         // A classifier is chosen anew whenever the regression was.
         let gp = match self.memory.get(CLASSIFIER) {
             Some((hyper, chosen_at)) if *chosen_at == fitted_to => {
-                viability::condition(&labels, self.coordinates, hyper.clone())
+                crash_classifier::condition(&labels, self.coordinates, hyper.clone())
             }
             _ => {
                 let many = self.are_many(told.len());
-                viability::choose(&labels, self.coordinates, &rough, many)
+                crash_classifier::choose(&labels, self.coordinates, &rough, many)
             }
         }?;
         self.hypers
@@ -593,7 +593,7 @@ fn standard(labels: &Data) -> Data {
 pub(crate) fn survival(told: &[EncodedObservation], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
-        bowl: encoding.bowl,
+        quadratic: encoding.quadratic,
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),
@@ -624,8 +624,8 @@ mod tests {
 
     fn fitter(memory: &Memory) -> Fitter<'_> {
         Fitter {
-            coordinates: &[Coordinate::Place; 5],
-            bowl: true,
+            coordinates: &[Coordinate::Ordered; 5],
+            quadratic: true,
             memory,
             seed: 1,
             hypers: Memory::new(),
@@ -646,7 +646,7 @@ mod tests {
             };
             let memory = Memory::new();
             let mut fitter = Fitter {
-                coordinates: &[Coordinate::Switch; 8],
+                coordinates: &[Coordinate::Binary; 8],
                 ..fitter(&memory)
             };
             fitter.draws(PLAIN, &data, &[]);
@@ -654,7 +654,7 @@ mod tests {
                 .hypers
                 .iter()
                 .filter(|(name, _)| name.as_str() != PLAIN)
-                .map(|(_, (hyper, _))| hyper.shared.slope)
+                .map(|(_, (hyper, _))| hyper.shared.linear)
                 .collect();
             assert!(!slopes.is_empty() && slopes.iter().all(|slope| *slope == slopes[0]));
             slopes[0]
@@ -732,8 +732,8 @@ mod tests {
             let lengths = draws.iter().flat_map(|gp| &gp.hyper.ln_lengths);
             lengths.sum::<f64>() / (5 * draws.len()) as f64
         };
-        let ordered = mean(Coordinate::Place);
-        for short in [Coordinate::Whole, Coordinate::Real].map(mean) {
+        let ordered = mean(Coordinate::Ordered);
+        for short in [Coordinate::Integer, Coordinate::Continuous].map(mean) {
             assert!(short < ordered - 1.0, "{short} {ordered}");
         }
     }

@@ -10,16 +10,16 @@ use crate::design::{Design, fold};
 use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
-use crate::inside::inside;
+use crate::feasible_start::inside;
 use crate::model::{Memory, Model, survival};
 use crate::observation::{Observation, ObservedOutcome, Recommendation, EncodedObservation};
 use crate::parameter::Parameter;
-use crate::repeat::{most_worth_repeating, worth_repeating};
+use crate::replication::{most_worth_repeating, worth_repeating};
 use crate::search::{Belief, AcquisitionOptimizer};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
 use crate::value::{Configuration, Value};
-use crate::warm::Earlier;
+use crate::warm_start::Earlier;
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]

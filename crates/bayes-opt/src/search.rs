@@ -11,10 +11,10 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::acquisition::{Scratch, AcquisitionFunction};
-use crate::descent::minimise;
+use crate::lbfgs::minimise;
 use crate::design::sobol;
 use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
-use crate::inside::towards;
+use crate::feasible_start::towards;
 use crate::space::Space;
 use crate::value::round_to_i64;
 

@@ -9,7 +9,7 @@ use crate::instruction::Kind;
 use crate::jump_table::JumpTable;
 use crate::lsda::Lsda;
 use crate::tables;
-use crate::taken;
+use crate::address_taken;
 use crate::unwind::Unwind;
 use crate::walk::Disassembly;
 
@@ -173,7 +173,7 @@ fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     }
     let tables = tables::resolve(&mut walk);
     walk.check_overlaps()?;
-    let kept = taken::kept(&walk, id, &tables)?;
+    let kept = address_taken::kept(&walk, id, &tables)?;
     let mut skipped = Skipped::new();
     let mut blocks = build_blocks(&walk, &tables, &mut skipped);
     let (mut kept, mut kept_to) = (kept.into_iter().peekable(), 0);

@@ -45,7 +45,7 @@ mod runtimes;
 mod sweep;
 mod symbols;
 mod tables;
-mod taken;
+mod address_taken;
 mod unwind;
 mod vtable;
 mod walk;

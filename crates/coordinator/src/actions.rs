@@ -284,10 +284,10 @@ impl Coordinator {
                 state => Err(refused(id, state, "it has ended already")),
             })
         })?;
-        if let Some(present) = &*self.present()
-            && present.progress.experiment == id
+        if let Some(current_run) = &*self.current_run()
+            && current_run.progress.experiment == id
         {
-            present
+            current_run
                 .interrupt
                 .raise(rustix::process::Signal::TERM.as_raw());
         }
@@ -307,11 +307,11 @@ impl Coordinator {
             return Ok(());
         }
         self.store.is_to_be_killed(id, number)?;
-        if let Some(present) = &*self.present()
-            && present.progress.experiment == id
-            && present.progress.evaluation == Some(number)
+        if let Some(current_run) = &*self.current_run()
+            && current_run.progress.experiment == id
+            && current_run.progress.evaluation == Some(number)
         {
-            present.interrupt.kill_evaluation();
+            current_run.interrupt.kill_evaluation();
         }
         Ok(())
     }

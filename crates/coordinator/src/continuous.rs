@@ -17,7 +17,7 @@ use tuner::spec::{AlertSpec, CheckedSpec};
 
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
-use crate::sitting::RunSession;
+use crate::run_session::RunSession;
 use crate::store::{ExperimentRow, Moment, Promotion, State, UserRequest};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
@@ -62,7 +62,7 @@ impl Coordinator {
     }
 
     /// One sitting of a continuous experiment: until its user or the end of the coordinator.
-    pub(crate) fn sit_continuous(
+    pub(crate) fn run_continuous(
         &self,
         id: i64,
         spec: &CheckedSpec,
@@ -83,7 +83,7 @@ impl Coordinator {
                 at: promoted.since,
             })
         });
-        live.set_home(promoted.map(|it| it.configuration.clone()));
+        live.set_baseline(promoted.map(|it| it.configuration.clone()));
         let mut host = LiveWorld {
             coordinator: self,
             id,
@@ -98,7 +98,7 @@ impl Coordinator {
         };
         let ran = continuous::run(&mut controller, &mut host);
         let restored = host.live.restore();
-        *self.present() = None;
+        *self.current_run() = None;
         let restored = restored?;
         if let Err(error @ TunerError::Ledger(_)) = ran {
             return Err(Error::Unavailable(error.to_string()));
@@ -114,7 +114,7 @@ impl Coordinator {
             (Ok(()), Some(UserRequest::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
             (Ok(()), _) => (State::Queued, self.why_queued()),
         };
-        self.store.sat(id, state, message.as_deref(), &row.report)?;
+        self.store.session_ended(id, state, message.as_deref(), &row.report)?;
         if restored.is_complete() {
             return Ok(());
         }
@@ -286,8 +286,8 @@ impl LiveWorld<'_> {
     }
 
     fn progress(&self, doing: Option<String>) {
-        if let Some(present) = &mut *self.coordinator.present() {
-            present.progress = Progress {
+        if let Some(current_run) = &mut *self.coordinator.current_run() {
+            current_run.progress = Progress {
                 experiment: self.id,
                 verifying: doing,
                 ..Progress::default()
@@ -327,8 +327,8 @@ impl World for LiveWorld<'_> {
             let Some(left) = waiting.left(Timestamp::now(), Instant::now()) else {
                 return Flow::On;
             };
-            let present = self.coordinator.present();
-            drop(self.coordinator.wake.wait_timeout(present, left.min(LOOK)));
+            let current_run = self.coordinator.current_run();
+            drop(self.coordinator.wake.wait_timeout(current_run, left.min(LOOK)));
         }
     }
 
@@ -341,13 +341,13 @@ impl World for LiveWorld<'_> {
         let entries = controller.take_entries();
         let state = controller.state();
         let promoted = state.promoted.as_ref();
-        self.is_promoted = promoted.is_some() || state.acting.is_some();
+        self.is_promoted = promoted.is_some() || state.pending_change.is_some();
         self.then = promoted.and_then(|promoted| promoted.host.clone());
         if self.kept.as_ref() == Some(state) && entries.is_empty() && round.is_none() {
             return Ok(());
         }
         // Begun, and not known yet how far it comes.
-        let begun = state.acting.is_some().then(|| Promotion {
+        let begun = state.pending_change.is_some().then(|| Promotion {
             is_complete: false,
             // So that what a refusal leaves in force is known after a kill as well.
             done: self
@@ -366,9 +366,9 @@ impl World for LiveWorld<'_> {
         store.keep_continuous(self.id, state, round, &entries, promotion)?;
         self.coordinator.acted(self.id, &entries);
         self.live
-            .set_home(state.promoted.as_ref().map(|it| it.configuration.clone()));
+            .set_baseline(state.promoted.as_ref().map(|it| it.configuration.clone()));
         self.kept = Some(state.clone());
-        self.progress(state.acting.as_ref().map(|acting| match acting {
+        self.progress(state.pending_change.as_ref().map(|pending_change| match pending_change {
             Acting::Promote(_) => "promoting".into(),
             Acting::RollBack(_) => "rolling back".into(),
         }));
@@ -381,13 +381,13 @@ impl World for LiveWorld<'_> {
         if let Some((then, what)) = then.and_then(|it| Some((it, it.changed_to(&now)?))) {
             // Knobs do not outlive a boot; whoever else changes one, or a file, has reasons.
             if !then.is_reset_by_boot(&now) {
-                return Ok(Some(Seen::Strayed(what)));
+                return Ok(Some(Seen::ExternallyModified(what)));
             }
             return Ok(self
                 .apply(Some(configuration))?
                 .map(|applied| match applied {
                     Ok(_) => Seen::PutBack(what),
-                    Err(why) => Seen::Strayed(format!(
+                    Err(why) => Seen::ExternallyModified(format!(
                         "{what}: a restart of the host reset it, and restoring the promoted value failed: {why}"
                     )),
                 }));
@@ -420,12 +420,12 @@ impl World for LiveWorld<'_> {
                 .new_verification(self.id)
                 .map_err(TunerError::from)?;
         }
-        let mut sitting = RunSession::of_task(self.coordinator, self.id, task.clone());
+        let mut session = RunSession::of_task(self.coordinator, self.id, task.clone());
         let (tuned, report) = continuous::tune(
             self.spec,
             task.in_force.as_ref(),
             &mut self.live,
-            &mut sitting,
+            &mut session,
         )?;
         match &tuned {
             Some(Tuned::Ended { .. }) => self.keep_report(&report),
@@ -573,7 +573,7 @@ json = { requests = "n", latency_p99_us = "us" }
                     files: None,
                 }),
             }),
-            due: None,
+            search_reason: None,
             ..Known::new(now)
         };
         coordinator
@@ -600,8 +600,8 @@ json = { requests = "n", latency_p99_us = "us" }
         assert_eq!(std::fs::read_to_string(&knob).unwrap().trim(), "20");
         let kept = coordinator.store.continuous(id).unwrap().unwrap();
         let promoted = kept.promoted.unwrap();
-        let present = host::boot_id(&host::Roots::default());
-        assert_eq!(promoted.host.unwrap().boot_id, present);
+        let current_run = host::boot_id(&host::Roots::default());
+        assert_eq!(promoted.host.unwrap().boot_id, current_run);
         assert_eq!(kept.promotions, 0, "nothing else was promoted");
         coordinator.store.entries(id, 9).unwrap()
     }
@@ -620,9 +620,9 @@ json = { requests = "n", latency_p99_us = "us" }
 
     #[test]
     fn a_knob_that_somebody_else_has_changed_holds_the_rounds() {
-        let present = host::boot_id(&host::Roots::default());
+        let current_run = host::boot_id(&host::Roots::default());
         let is_right = std::cell::Cell::new(false);
-        let entries = changed_since(&present, |entries, knob| {
+        let entries = changed_since(&current_run, |entries, knob| {
             if !entries.is_empty() && !is_right.replace(true) {
                 // At once: a file that is written is empty for a moment.
                 let next = knob.with_extension("next");

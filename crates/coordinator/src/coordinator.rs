@@ -25,7 +25,7 @@ pub struct Coordinator {
     pub(crate) state_dir: PathBuf,
     pub(crate) reserve: Reserve,
     pub(crate) roots: Roots,
-    present: Mutex<Option<CurrentRun>>,
+    current_run: Mutex<Option<CurrentRun>>,
     pub(crate) wake: Condvar,
     is_ending: AtomicBool,
     /// It has the store's lock, and has seen to what an earlier coordinator left.
@@ -82,7 +82,7 @@ impl Coordinator {
             state_dir: state_dir.to_owned(),
             reserve: Reserve::new(state_dir),
             roots: Roots::default(),
-            present: Mutex::new(None),
+            current_run: Mutex::new(None),
             wake: Condvar::new(),
             is_ending: AtomicBool::new(false),
             is_active: AtomicBool::new(false),
@@ -149,9 +149,9 @@ impl Coordinator {
 
     /// What is measured now.
     pub fn progress(&self) -> Option<Progress> {
-        self.present()
+        self.current_run()
             .as_ref()
-            .map(|present| present.progress.clone())
+            .map(|current_run| current_run.progress.clone())
     }
 
     /// What keeps the coordinator from its work, or will keep a user's command from it: a database
@@ -174,8 +174,8 @@ impl Coordinator {
         self.store.next_in_queue().is_ok()
     }
 
-    pub(crate) fn present(&self) -> MutexGuard<'_, Option<CurrentRun>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn current_run(&self) -> MutexGuard<'_, Option<CurrentRun>> {
+        self.current_run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There may be something to do.
@@ -188,8 +188,8 @@ impl Coordinator {
     /// the next start.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        if let Some(present) = &*self.present() {
-            present.interrupt.raise(SIGTERM);
+        if let Some(current_run) = &*self.current_run() {
+            current_run.interrupt.raise(SIGTERM);
         }
         self.nudge();
     }

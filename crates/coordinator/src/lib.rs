@@ -27,7 +27,7 @@ mod reserve;
 mod rollback;
 mod run;
 mod shared_service;
-mod sitting;
+mod run_session;
 pub mod store;
 mod table;
 mod unknown;

@@ -23,7 +23,7 @@ use tuner::verification;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::sitting::RunSession;
+use crate::run_session::RunSession;
 use crate::store::{Assigned, ExperimentRow, RunningEvaluation, State, UserRequest};
 use crate::workers::Bus;
 
@@ -32,7 +32,7 @@ use crate::workers::Bus;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Experiments that are measured by workers at once; the others wait in the queue.
-const SITTINGS_MAX: usize = 256;
+const SESSIONS_MAX: usize = 256;
 
 impl Coordinator {
     /// Gives experiments to workers, until [`end`](Self::end); returns at once where there is no
@@ -45,15 +45,15 @@ impl Coordinator {
                     false => Vec::new(),
                 };
                 for id in waiting {
-                    if self.workers.sittings() >= SITTINGS_MAX {
+                    if self.workers.sessions() >= SESSIONS_MAX {
                         break;
                     }
                     if !self.workers.begin_sitting(id, std::thread::current()) {
                         continue;
                     }
-                    let sitting = std::thread::Builder::new().name(format!("experiment {id}"));
-                    let spawned = sitting.spawn_scoped(scope, move || {
-                        self.workers.sit_here(id);
+                    let session = std::thread::Builder::new().name(format!("experiment {id}"));
+                    let spawned = session.spawn_scoped(scope, move || {
+                        self.workers.enter_session(id);
                         self.sit_with_workers(id, bus, report);
                         self.workers.end_sitting(id);
                     });
@@ -75,7 +75,7 @@ impl Coordinator {
         let mut said = String::new();
         while !self.is_ending() {
             let sat = self.begin_remote(id).and_then(|begun| match begun {
-                Some((row, spec)) => RemoteSitting::new(self, &row, &spec, bus)?.run(),
+                Some((row, spec)) => RemoteSession::new(self, &row, &spec, bus)?.run(),
                 None => Ok(()),
             });
             match sat {
@@ -101,7 +101,7 @@ impl Coordinator {
                 self.store.withdraw_all(id, "its specification is wrong")?;
                 let message = error.to_string();
                 self.store
-                    .sat(id, State::Failed, Some(&message), &row.report)?;
+                    .session_ended(id, State::Failed, Some(&message), &row.report)?;
                 return Ok(None);
             }
         };
@@ -124,7 +124,7 @@ enum Next {
     Rests,
 }
 
-struct RemoteSitting<'a> {
+struct RemoteSession<'a> {
     coordinator: &'a Coordinator,
     bus: &'a dyn Bus,
     spec: &'a CheckedSpec,
@@ -145,7 +145,7 @@ struct RemoteSitting<'a> {
     message: Option<String>,
 }
 
-impl<'a> RemoteSitting<'a> {
+impl<'a> RemoteSession<'a> {
     fn new(
         coordinator: &'a Coordinator,
         row: &ExperimentRow,
@@ -222,7 +222,7 @@ impl<'a> RemoteSitting<'a> {
             store.withdraw_all(self.id, "the experiment ended")?;
             let mut report = row.report;
             report.sentence = "A user stopped the experiment. There is no result.".into();
-            store.sat(self.id, State::Stopped, None, &report)?;
+            store.session_ended(self.id, State::Stopped, None, &report)?;
             return Ok(Next::Rests);
         }
         // A pause, or a verification, comes when those end that somebody has begun.
@@ -443,8 +443,8 @@ impl<'a> RemoteSitting<'a> {
         let mut nowhere = Nowhere {
             elapsed_s: self.elapsed_s(),
         };
-        let mut sitting = ReportOnlySession(RunSession::new(self.coordinator, self.id));
-        let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut sitting);
+        let mut session = ReportOnlySession(RunSession::new(self.coordinator, self.id));
+        let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut session);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
@@ -456,7 +456,7 @@ impl<'a> RemoteSitting<'a> {
         }
         let (state, message) = crate::run::end_of(&mut report, error.as_ref(), false);
         report.keep_verified(&row.report);
-        store.sat(self.id, state, message.as_deref(), &report)?;
+        store.session_ended(self.id, state, message.as_deref(), &report)?;
         Ok(Next::Rests)
     }
 
@@ -468,7 +468,7 @@ impl<'a> RemoteSitting<'a> {
         report.error = Some(message.clone());
         report.duration_s = self.elapsed_s();
         report.keep_verified(&store.experiment(self.id)?.report);
-        store.sat(self.id, State::Failed, Some(&message), &report)
+        store.session_ended(self.id, State::Failed, Some(&message), &report)
     }
 }
 
@@ -551,7 +551,7 @@ workers = { at_once = 2 }
     }
 
     /// A sitting of a new experiment that nobody sits yet.
-    fn sit(test: impl FnOnce(&Coordinator, RemoteSitting<'_>)) {
+    fn sit(test: impl FnOnce(&Coordinator, RemoteSession<'_>)) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("slackline.db").display().to_string();
         let store = Store::open(&Location::parse(&file)).unwrap();
@@ -562,23 +562,23 @@ workers = { at_once = 2 }
             .create(SPEC, &dir.path().join("simulated.toml"), None)
             .unwrap();
         let (row, spec) = coordinator.begin_remote(id).unwrap().unwrap();
-        let sitting = RemoteSitting::new(&coordinator, &row, &spec, &NoBus).unwrap();
-        test(&coordinator, sitting);
+        let session = RemoteSession::new(&coordinator, &row, &spec, &NoBus).unwrap();
+        test(&coordinator, session);
     }
 
     #[test]
     fn a_pause_that_is_taken_back_as_it_comes_measures_nothing() {
-        sit(|coordinator, mut sitting| {
-            let id = sitting.id;
+        sit(|coordinator, mut session| {
+            let id = session.id;
             // The look saw the pause; it is taken back before the sitting rests.
-            assert!(matches!(sitting.rest(), Ok(Next::Wait)));
+            assert!(matches!(session.rest(), Ok(Next::Wait)));
             assert_eq!(coordinator.store.evaluations(id, 1).unwrap().len(), 0);
             assert_eq!(
                 coordinator.store.experiment(id).unwrap().state,
                 State::Running
             );
             coordinator.pause(id).unwrap();
-            assert!(matches!(sitting.rest(), Ok(Next::Rests)));
+            assert!(matches!(session.rest(), Ok(Next::Rests)));
             assert_eq!(
                 coordinator.store.experiment(id).unwrap().state,
                 State::Paused
@@ -588,15 +588,15 @@ workers = { at_once = 2 }
 
     #[test]
     fn time_in_which_nobody_measures_is_not_counted() {
-        sit(|coordinator, mut sitting| {
-            let look = |sitting: &mut RemoteSitting<'_>| {
+        sit(|coordinator, mut session| {
+            let look = |session: &mut RemoteSession<'_>| {
                 std::thread::sleep(Duration::from_millis(60));
-                assert!(matches!(sitting.look(), Ok(Next::Wait)));
-                sitting.elapsed_s()
+                assert!(matches!(session.look(), Ok(Next::Wait)));
+                session.elapsed_s()
             };
-            look(&mut sitting);
-            assert_eq!(look(&mut sitting), 0.0, "nobody is there");
-            let ticket = evaluation(sitting.id, 1);
+            look(&mut session);
+            assert_eq!(look(&mut session), 0.0, "nobody is there");
+            let ticket = evaluation(session.id, 1);
             let worker = "w".to_owned();
             let request = tuner::protocol::WorkerMessage::Claim {
                 ticket,
@@ -604,11 +604,11 @@ workers = { at_once = 2 }
                 made_ms: None,
             };
             coordinator.workers.answer(&coordinator.store, request);
-            let measured_s = look(&mut sitting);
+            let measured_s = look(&mut session);
             assert!(measured_s >= 0.06, "{measured_s}");
             // Longer than the lease.
             std::thread::sleep(Duration::from_millis(200));
-            assert_eq!(look(&mut sitting), measured_s, "the worker is gone");
+            assert_eq!(look(&mut session), measured_s, "the worker is gone");
         });
     }
 }

@@ -35,8 +35,8 @@ struct UnderWay<'a> {
 impl<'a> UnderWay<'a> {
     fn begin(coordinator: &'a Coordinator) -> Self {
         coordinator.rollbacks.fetch_add(1, Ordering::SeqCst);
-        if let Some(present) = &*coordinator.present() {
-            present
+        if let Some(current_run) = &*coordinator.current_run() {
+            current_run
                 .interrupt
                 .raise(rustix::process::Signal::TERM.as_raw());
         }

@@ -16,7 +16,7 @@ use tuner::spec::{CheckedSpec, ExperimentMode, Spec};
 
 use crate::coordinator::{Coordinator, CurrentRun, Progress, SIGTERM};
 use crate::error::Error;
-use crate::sitting::RunSession;
+use crate::run_session::RunSession;
 use crate::store::{ExperimentRow, State, UserRequest};
 
 /// How often an idle coordinator looks for work that nobody told it of.
@@ -72,7 +72,7 @@ impl Coordinator {
                     // What was written last may not be what was meant: read it again before going
                     // on.
                     is_recovered = false;
-                    *self.present() = None;
+                    *self.current_run() = None;
                     let message = error.to_string();
                     if self.own_trouble().as_ref() != Some(&message) {
                         report(&message);
@@ -81,8 +81,8 @@ impl Coordinator {
                     TROUBLE_WAIT
                 }
             };
-            let present = self.present();
-            drop(self.wake.wait_timeout(present, wait));
+            let current_run = self.current_run();
+            drop(self.wake.wait_timeout(current_run, wait));
         }
         Ok(())
     }
@@ -146,14 +146,14 @@ impl Coordinator {
         if row.spec.mode == ExperimentMode::Once
             && let Some(why) = self.bars_measuring(&row)?
         {
-            self.store.sat(id, State::Paused, Some(&why), &row.report)?;
+            self.store.session_ended(id, State::Paused, Some(&why), &row.report)?;
             return Ok(true);
         }
         let spec = match self.checked(&row) {
             Ok(spec) => spec,
             Err(error) => {
                 self.store
-                    .sat(id, State::Failed, Some(&error.to_string()), &row.report)?;
+                    .session_ended(id, State::Failed, Some(&error.to_string()), &row.report)?;
                 return Ok(true);
             }
         };
@@ -285,7 +285,7 @@ impl Coordinator {
             Err(Error::Conflict(_) | Error::NotFound(_)) => return Ok(()),
             begun => begun?,
         }
-        *self.present() = Some(CurrentRun {
+        *self.current_run() = Some(CurrentRun {
             interrupt: interrupt.clone(),
             progress: Progress {
                 experiment: id,
@@ -300,13 +300,13 @@ impl Coordinator {
             interrupt.raise(SIGTERM);
         }
         if spec.continuous.is_some() {
-            return self.sit_continuous(id, spec, &interrupt, live);
+            return self.run_continuous(id, spec, &interrupt, live);
         }
-        let mut sitting = RunSession::new(self, id);
-        let mut live = live.after(sitting.elapsed_s()?);
-        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut sitting);
+        let mut session = RunSession::new(self, id);
+        let mut live = live.after(session.elapsed_s()?);
+        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut session);
         let restored = live.restore();
-        *self.present() = None;
+        *self.current_run() = None;
         let restored = restored?;
         if let Some(error @ TunerError::Ledger(_)) = error {
             return Err(Error::Unavailable(error.to_string()));
@@ -325,7 +325,7 @@ impl Coordinator {
             _ => {}
         }
         report.keep_verified(&row.report);
-        self.store.sat(id, state, message.as_deref(), &report)?;
+        self.store.session_ended(id, state, message.as_deref(), &report)?;
         if restored.is_complete() {
             return Ok(());
         }

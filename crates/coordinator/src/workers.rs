@@ -163,7 +163,7 @@ pub struct Workers {
     seen: Mutex<BTreeMap<String, Seen>>,
     leases: Mutex<HashMap<Ticket, Lease>>,
     classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
-    sittings: Mutex<BTreeMap<i64, Thread>>,
+    sessions: Mutex<BTreeMap<i64, Thread>>,
     /// For each experiment and worker, what it gave back since anything of the experiment was
     /// measured.
     given_back: Mutex<BTreeMap<i64, BTreeMap<String, GivenBack>>>,
@@ -187,7 +187,7 @@ impl Workers {
             seen: Mutex::default(),
             leases: Mutex::default(),
             classes: Mutex::default(),
-            sittings: Mutex::default(),
+            sessions: Mutex::default(),
             given_back: Mutex::default(),
             taken: Mutex::default(),
             granted: AtomicU64::new(0),
@@ -303,37 +303,37 @@ impl Workers {
     }
 
     pub(crate) fn begin_sitting(&self, id: i64, thread: Thread) -> bool {
-        let mut sittings = held(&self.sittings);
-        let is_new = !sittings.contains_key(&id);
+        let mut sessions = held(&self.sessions);
+        let is_new = !sessions.contains_key(&id);
         if is_new {
-            sittings.insert(id, thread);
+            sessions.insert(id, thread);
             held(&self.given_back).remove(&id);
         }
         is_new
     }
 
     /// The thread of a sitting that was begun is this one.
-    pub(crate) fn sit_here(&self, id: i64) {
-        held(&self.sittings).insert(id, std::thread::current());
+    pub(crate) fn enter_session(&self, id: i64) {
+        held(&self.sessions).insert(id, std::thread::current());
     }
 
     pub(crate) fn end_sitting(&self, id: i64) {
-        held(&self.sittings).remove(&id);
+        held(&self.sessions).remove(&id);
     }
 
-    pub(crate) fn sittings(&self) -> usize {
-        held(&self.sittings).len()
+    pub(crate) fn sessions(&self) -> usize {
+        held(&self.sessions).len()
     }
 
     /// Something happened to that experiment.
     fn wake(&self, id: i64) {
-        if let Some(thread) = held(&self.sittings).get(&id) {
+        if let Some(thread) = held(&self.sessions).get(&id) {
             thread.unpark();
         }
     }
 
     pub(crate) fn wake_all(&self) {
-        for thread in held(&self.sittings).values() {
+        for thread in held(&self.sessions).values() {
             thread.unpark();
         }
     }

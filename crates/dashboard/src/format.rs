@@ -1,7 +1,7 @@
 //! Numbers as a page shows them.
 
 use bayes_opt::Configuration;
-use latency_stats::{Interval, mean_interval, ratio_interval};
+use paired_stats::{Interval, mean_interval, ratio_interval};
 use tuner::evaluation::{Block, EvaluationRules};
 use tuner::report::{change, score_text};
 use tuner::spec::{ObjectiveScale, ObjectiveSpec, Spec};
@@ -158,7 +158,7 @@ pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<C
             return None;
         }
         let ratio = ratio_interval(&pairs, CONFIDENCE).ok();
-        let mean = |of: fn(&latency_stats::Pair) -> f64| {
+        let mean = |of: fn(&paired_stats::Pair) -> f64| {
             let values = pairs.iter().map(of);
             let n = pairs.len() as f64;
             match ratio {

@@ -281,7 +281,7 @@ mod tests {
         assert!(first.contains(&of("watching", 0)), "{first}");
         assert!(!first.contains("last_alarm_timestamp_seconds{"), "{first}");
         let state = &mut standing.state;
-        state.held = Some("an alert fires".into());
+        state.blocked_by = Some("an alert fires".into());
         // Half past midnight in Berlin, and an hour before it.
         state.changes = vec![
             before("2026-03-01T22:30:00Z"),

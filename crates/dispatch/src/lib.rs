@@ -15,10 +15,10 @@ mod config;
 mod connection;
 mod error;
 mod hex;
-mod office;
+mod coordinator_endpoint;
 mod signing;
 pub mod worker;
 
 pub use config::{Allow, Nats, ServerConfig, WorkerConfig};
 pub use error::Error;
-pub use office::CoordinatorEndpoint;
+pub use coordinator_endpoint::CoordinatorEndpoint;

@@ -4,11 +4,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
-use crate::cache::PatchedProcess;
+use crate::patched_process::PatchedProcess;
 use crate::stop::Pause;
 use crate::units::{UnitMeter, WorkUnit};
 

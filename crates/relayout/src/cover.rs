@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use latency_stats::{Interval, share_interval};
+use paired_stats::{Interval, share_interval};
 use serde::{Deserialize, Serialize};
 
 /// Two-sided, as everywhere in Slackline.

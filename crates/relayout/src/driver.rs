@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::cover::{COVER_MIN, LayoutCandidate};

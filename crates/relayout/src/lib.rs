@@ -10,7 +10,7 @@
 //!
 //! The unsafe code is in `ptrace`.
 
-mod cache;
+mod patched_process;
 mod calls;
 mod cave;
 mod chain;
@@ -45,7 +45,7 @@ mod units;
 mod unused;
 mod unwinder;
 
-pub use cache::{PatchedProcess, UnreleasedMemory};
+pub use patched_process::{PatchedProcess, UnreleasedMemory};
 pub use code_layout::Footprint;
 pub use comparison::{BlockRecord, Compared, ComparisonOptions, Gain, compare};
 pub use cover::{LayoutCandidate, Cover};

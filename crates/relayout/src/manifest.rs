@@ -247,7 +247,7 @@ impl Manifest {
     /// Whether it speaks of this process and of the program that it runs now.
     #[must_use]
     pub fn is_of(&self, process: &Process) -> bool {
-        (self.pid, self.start_time) == process.name()
+        (self.pid, self.start_time) == process.id()
             && self.stack_start == process.stack_start
             && self.exe_inode == process.exe_inode
     }

@@ -121,7 +121,7 @@ impl Process {
 
     /// Pid and start time: no other process has both.
     #[must_use]
-    pub fn name(&self) -> (u32, u64) {
+    pub fn id(&self) -> (u32, u64) {
         (self.pid, self.start_time)
     }
 

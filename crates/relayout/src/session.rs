@@ -12,7 +12,7 @@ use code_layout::{
     Profile, Skipped,
 };
 
-use crate::cache::PatchedProcess;
+use crate::patched_process::PatchedProcess;
 use crate::cover::{Cover, Ran};
 use crate::driver::ProcessLoad;
 use crate::kept::{Counting, KeptFile};

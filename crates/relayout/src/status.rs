@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use code_layout::Skipped;
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Compared, Gain};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use latency_stats::{Interval, difference_interval};
+use paired_stats::{Interval, difference_interval};
 use serde::Serialize;
 use tuner::evaluation::EvaluationRules;
 use tuner::report::{ArmResult, Report, change, difference};

@@ -235,7 +235,7 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
     let answer = crate::experiments::promotions(state_dir).map_err(|error| {
         format!(
             "What `slackline serve` has promoted is not known: {}.",
-            crate::output::whole(&error)
+            crate::output::error_chain(&error)
         )
     })?;
     let each = answer["experiments"].as_array().into_iter().flatten();

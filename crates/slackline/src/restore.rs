@@ -5,7 +5,7 @@ use std::path::Path;
 use host::{RestoreOutcome, RestoreReport, Roots};
 
 use crate::done::CommandOutcome;
-use crate::output::{message, print, whole};
+use crate::output::{message, print, error_chain};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     // What was undone so far is told, whatever comes of this.
     let (relaid_out, error) = match crate::relayout::undo_left(&store, arguments.dry_run) {
         Ok(relaid_out) => (relaid_out, None),
-        Err(error) => (Vec::new(), Some(whole(&error))),
+        Err(error) => (Vec::new(), Some(error_chain(&error))),
     };
     if arguments.json {
         let printed = Printed {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
@@ -626,7 +626,7 @@ fn latencies_us(pool: usize, outcomes: &[SimulationResult]) -> impl Iterator<Ite
 fn p99_us(pool: usize, outcomes: &[SimulationResult]) -> f64 {
     let all: Vec<f64> = latencies_us(pool, outcomes).copied().collect();
     // No job ended at all: nothing is worse.
-    latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
+    paired_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
 }
 
 fn ratio(question: &AdviceInput<'_>, outcomes: &[SimulationResult], today: &[SimulationResult]) -> Option<Interval> {
@@ -646,7 +646,7 @@ fn ratio(question: &AdviceInput<'_>, outcomes: &[SimulationResult], today: &[Sim
 /// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so
 /// the interval is that of the model's parts.
 fn model_error(question: &AdviceInput<'_>, today: &[SimulationResult]) -> Option<Interval> {
-    let recorded = latency_stats::quantile(question.latencies_us, QUANTILE)?;
+    let recorded = paired_stats::quantile(question.latencies_us, QUANTILE)?;
     let pairs: Option<Vec<Pair>> = today
         .iter()
         .map(|outcome| {
@@ -688,7 +688,7 @@ fn load_within(
             .filter(|since_us| **since_us > objective_us);
         let ended = latencies_us(question.pool, &outcomes);
         let all: Vec<f64> = ended.chain(late).copied().collect();
-        let p99_us = latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY);
+        let p99_us = paired_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY);
         let held = p99_us <= objective_us && !is_overloaded(question, setting, load);
         // A simulation needs no second opinion.
         search.take(held);

@@ -194,7 +194,7 @@ impl SimulationResult {
     /// A quantile of a pool's latencies; `None` where none of its jobs ended.
     #[must_use]
     pub fn latency_us(&self, pool: usize, quantile: f64) -> Option<f64> {
-        latency_stats::quantile(self.latencies_us.get(pool)?, quantile)
+        paired_stats::quantile(self.latencies_us.get(pool)?, quantile)
     }
 }
 

@@ -4,7 +4,7 @@
 //! Every statement is an interval over runs at one confidence. An interval that does not settle a
 //! question leaves the question *not decidable*, and the verification goes on, within its limit.
 
-use latency_stats::{
+use paired_stats::{
     Interval, Pair, confidence_of_each_look, mean_interval, ratio_interval, ratio_interval_of_runs,
 };
 
@@ -136,7 +136,7 @@ fn ratios_of(metrics: &[String], arm: &mut ArmResult, confidence: Confidence) {
 fn insert(
     arm: &mut ArmResult,
     name: String,
-    interval: Result<Interval, latency_stats::StatsError>,
+    interval: Result<Interval, paired_stats::StatsError>,
     runs: usize,
     confidence: Confidence,
 ) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::MeasuredValue;
-use latency_stats::{Pair, SequentialTest, SequentialVerdict};
+use paired_stats::{Pair, SequentialTest, SequentialVerdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -65,7 +65,7 @@ pub struct Live<'a> {
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted
     /// earlier.
-    home: Option<Configuration>,
+    baseline: Option<Configuration>,
     /// The last lines of the service that made the evaluation fail, else of the experiment's. Empty
     /// where that one has printed nothing.
     output: Option<String>,
@@ -125,7 +125,7 @@ impl<'a> Live<'a> {
             control_took: None,
             has_started: false,
             fatal: None,
-            home: None,
+            baseline: None,
             output: None,
             saturates: false,
             meters: meters::Meters::default(),
@@ -150,8 +150,8 @@ impl<'a> Live<'a> {
 
     /// Between evaluations, this is in force and not the control's configuration: it was promoted
     /// earlier. Without one it is, in `mode = "continuous"`, whatever was found.
-    pub fn set_home(&mut self, home: Option<Configuration>) {
-        self.home = home;
+    pub fn set_baseline(&mut self, baseline: Option<Configuration>) {
+        self.baseline = baseline;
     }
 
     /// What the host is like now, on which this configuration was promoted.
@@ -315,7 +315,7 @@ impl<'a> Live<'a> {
 
     /// Ends an evaluation after which not the control, but what was found before is to be in force:
     /// everything is as it was.
-    fn end_at_home(&mut self) -> Result<(), TunerError> {
+    fn end_at_baseline(&mut self) -> Result<(), TunerError> {
         let report = self.restore()?;
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
@@ -633,7 +633,7 @@ impl Live<'_> {
         // In mode = "continuous" a round is over long before the next one: what its user changes in
         // between is not of it.
         if self.spec.continuous.is_some() {
-            self.end_at_home()?;
+            self.end_at_baseline()?;
             return undisturbed_files(files);
         }
         let is_away = self.spec.target.is_told() && self.applied != Some(Side::Control);

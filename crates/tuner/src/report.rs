@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bayes_opt::Configuration;
-use latency_stats::Interval;
+use paired_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use latency_stats::{Interval, mean_interval};
+use paired_stats::{Interval, mean_interval};
 
 use crate::capacity;
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};

@@ -113,7 +113,7 @@ fn killed_at_any_step_it_goes_on() {
     world.go_on().unwrap();
     let state = world.kept.clone().unwrap();
     assert!(kills > 10, "{kills}");
-    assert!(state.acting.is_none());
+    assert!(state.pending_change.is_none());
     let promoted = state.promoted.as_ref().map(|it| &it.configuration);
     assert!(promoted.is_some(), "{:#?}", world.entries);
     assert_eq!(promoted, world.in_force());
@@ -134,7 +134,7 @@ fn promoted(spec: &CheckedSpec) -> ContinuousState {
             since: BEGIN,
             host: None,
         }),
-        due: None,
+        search_reason: None,
         ..ContinuousState::new(BEGIN)
     }
 }
@@ -197,13 +197,13 @@ fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
         at: now,
         alert: Alert::Quiet,
     };
-    let next = |strayed: Option<&str>, candidate: Option<VerifiedCandidate>| {
+    let next = |externally_modified: Option<&str>, candidate: Option<VerifiedCandidate>| {
         let state = ContinuousState {
-            strayed: strayed.map(str::to_owned),
-            due: Some("the gain has changed".into()),
+            externally_modified: externally_modified.map(str::to_owned),
+            search_reason: Some("the gain has changed".into()),
             candidate,
             next_round: now + SignedDuration::from_secs(60),
-            asked: Some(quiet.clone()),
+            alert_check: Some(quiet.clone()),
             ..promoted(&spec)
         };
         let rules = spec.continuous.clone().unwrap();
@@ -375,7 +375,7 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     };
     let soon = |until: Timestamp| until <= now + SignedDuration::from_secs(900);
     let quiet = ContinuousState {
-        due: None,
+        search_reason: None,
         next_round: ahead,
         ..ContinuousState::new(ahead)
     };
@@ -385,7 +385,7 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
         "{action:?}"
     );
     let (action, _) = next(ContinuousState {
-        acting: Some(Acting::RollBack("it is slow".into())),
+        pending_change: Some(Acting::RollBack("it is slow".into())),
         ..quiet.clone()
     });
     assert!(
@@ -395,9 +395,9 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     // The answer of an alert query counts for 30 s, not for three days; what was changed counts for
     // today.
     let (action, controller) = next(ContinuousState {
-        due: Some("nothing has been searched yet".into()),
+        search_reason: Some("nothing has been searched yet".into()),
         not_before: now,
-        asked: Some(AlertCheck {
+        alert_check: Some(AlertCheck {
             at: ahead,
             alert: Alert::Firing(1),
         }),

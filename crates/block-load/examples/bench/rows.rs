@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use block_load::picture::{Chart, PlotLine};
-use latency_stats::{Pair, mean_interval, quantile, ratio_interval};
+use paired_stats::{Pair, mean_interval, quantile, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::Fallible;

@@ -206,14 +206,14 @@ mod tests {
                     files: Some([("/etc/a.conf".to_owned(), "00ff".to_owned())].into()),
                 }),
             }),
-            due: Some("the gain has changed by \u{2212}3 %".into()),
+            search_reason: Some("the gain has changed by \u{2212}3 %".into()),
             searching: Some(Searching {
                 since: time(1),
                 from: 10,
                 is_begun: true,
             }),
             candidate: Some(candidate.clone()),
-            acting: Some(Acting::Promote(candidate)),
+            pending_change: Some(Acting::Promote(candidate)),
             since: [("gain".to_owned(), 7)].into(),
             drifts: vec![Drift {
                 before: 10,

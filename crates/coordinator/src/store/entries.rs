@@ -74,12 +74,12 @@ objective = { metric = "latency_p99_us" }
             .unwrap();
         let mut report = store.experiment(id).unwrap().report;
         report.sentence = "It is better.".into();
-        store.sat(id, State::Done, None, &report).unwrap();
+        store.session_ended(id, State::Done, None, &report).unwrap();
         store
-            .sat(id, State::Paused, Some("waits"), &report)
+            .session_ended(id, State::Paused, Some("waits"), &report)
             .unwrap();
         store
-            .sat(id, State::Failed, Some("no disk"), &report)
+            .session_ended(id, State::Failed, Some("no disk"), &report)
             .unwrap();
         let entries = store.entries(id, 9).unwrap().into_iter().rev();
         let said: Vec<_> = entries.map(|entry| (entry.kind, entry.text)).collect();

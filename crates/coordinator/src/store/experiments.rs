@@ -159,7 +159,7 @@ impl Store {
 
     /// The end of a sitting: its report and the state that it leaves. An error may have ended it in
     /// the middle of an evaluation, which is lost then.
-    pub(crate) fn sat(
+    pub(crate) fn session_ended(
         &self,
         id: i64,
         state: State,

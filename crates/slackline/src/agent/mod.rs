@@ -22,7 +22,7 @@ use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
 use crate::done::CommandOutcome;
-use crate::output::{message, whole};
+use crate::output::{message, error_chain};
 use crate::throttle::tracepoints::Tracepoints;
 
 /// Pages of each CPU's buffer, as a power of two: 256 KiB hold about 2,500 switches.
@@ -138,7 +138,7 @@ fn open(roots: &Roots) -> Option<Tracepoints> {
         .inspect_err(|error| {
             message(&format!(
                 "{}. Counters only: no cores in use at 10 ms, no runnable threads, no run-queue delay.",
-                whole(error)
+                error_chain(error)
             ));
         })
         .ok()

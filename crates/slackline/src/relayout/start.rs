@@ -19,7 +19,7 @@ use super::log::Log;
 use super::status::{line, origin};
 use super::{undo, watcher};
 use crate::done::CommandOutcome;
-use crate::output::{message, print, whole};
+use crate::output::{message, print, error_chain};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -200,23 +200,23 @@ pub(super) fn run(arguments: &Arguments, store: &ManifestStore) -> anyhow::Resul
         }
         watched.retain(|(pid, _), _| pids.contains(pid));
         for pid in pids {
-            match one(pid, store, &with, &interrupt, &mut watched, is_once, &log) {
+            match drive_process(pid, store, &with, &interrupt, &mut watched, is_once, &log) {
                 Ok(status) => {
                     seen.insert((status.pid, status.start_time), status);
                 }
                 Err(error) if !is_once => {
-                    let text = format!("slackline: {}", whole(&error));
+                    let text = format!("slackline: {}", error_chain(&error));
                     if said.insert(pid, text.clone()).as_ref() != Some(&text) {
                         log.say(&text);
                     }
                 }
                 // It ended before its turn came.
                 Err(error) if is_gone(&error) && !whom.pids.contains(&pid) => {
-                    log.say(&whole(&error));
+                    log.say(&error_chain(&error));
                 }
                 Err(error) => {
                     if let Some(earlier) = failed.replace(error) {
-                        log.say(&format!("slackline: {}", whole(&earlier)));
+                        log.say(&format!("slackline: {}", error_chain(&earlier)));
                     }
                 }
             }
@@ -318,7 +318,7 @@ fn finish(
     }
     if is_once && seen.values().any(is_left) {
         if let Some(error) = failed {
-            log.say(&format!("slackline: {}", whole(&error)));
+            log.say(&format!("slackline: {}", error_chain(&error)));
         }
         return Ok(CommandOutcome::RestoreFailed);
     }
@@ -338,7 +338,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 }
 
 /// Drives one process as far as it goes now.
-fn one(
+fn drive_process(
     pid: u32,
     store: &ManifestStore,
     with: &Drive,

@@ -256,7 +256,7 @@ pub(super) fn explain(
     }
     if let Some(compared) = &status.comparison {
         let mut rows = table(&["new layout over original", "change", "95 %"]);
-        let mut row = |name: &str, interval: &latency_stats::Interval| {
+        let mut row = |name: &str, interval: &paired_stats::Interval| {
             rows.add_row([
                 name.to_owned(),
                 format!("{} %", percent(interval.estimate)),

@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::done::CommandOutcome;
-use crate::output::{message, print, whole};
+use crate::output::{message, print, error_chain};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -158,7 +158,7 @@ fn undo(store: &ManifestStore, manifest: &Manifest, why: &str, dry_run: bool) ->
         Err(error) => (
             format!(
                 "COULD NOT BE RESTORED: {}; it stays on record, try again",
-                whole(&error)
+                error_chain(&error)
             ),
             false,
         ),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use host::{CpuQuota, HostError, Journal, Knob, Roots};
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 use rustix::io::Errno;
 use serde::Serialize;
 use tuner::process::Interrupt;
@@ -19,7 +19,7 @@ use super::target::{Watched, ensure_own_limit, group_of};
 use super::watch;
 
 use crate::done::CommandOutcome;
-use crate::output::{message, whole};
+use crate::output::{message, error_chain};
 
 const CONFIDENCE: f64 = 0.95;
 /// After a change of the limit, so long is not counted: what queued up under the other one drains.
@@ -168,7 +168,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     // Also after an error: whatever was not promoted goes back.
     if !journal.restore(&roots, false)?.is_complete() {
         if let Err(error) = report {
-            message(&format!("slackline: {}", whole(&error)));
+            message(&format!("slackline: {}", error_chain(&error)));
         }
         message("The limit could not be put back: slackline restore says what is left.");
         return Ok(CommandOutcome::RestoreFailed);
@@ -426,7 +426,7 @@ fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Resul
         }
     })?;
     *pool = Some(chosen.name.clone());
-    let p99_us = latency_stats::quantile(latencies_us, throttle::advice::QUANTILE)
+    let p99_us = paired_stats::quantile(latencies_us, throttle::advice::QUANTILE)
         .with_context(|| format!("no job of {} ended within a block", chosen.name))?;
     Ok(p99_us / 1000.0)
 }

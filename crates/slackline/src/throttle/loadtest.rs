@@ -7,7 +7,7 @@ use ::load::{Bottleneck, LoadPlan, ServiceOnHost};
 use anyhow::{Context as _, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use host::Roots;
-use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
+use paired_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
 use serde::Serialize;
 use throttle::capacity::{CapacitySearch, Trial};
 use tuner::parse::Format;
@@ -18,7 +18,7 @@ use super::target::{Watched, group_of};
 use super::{page, report, watch};
 use crate::done::CommandOutcome;
 use crate::load;
-use crate::output::{message, whole};
+use crate::output::{message, error_chain};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;
@@ -184,11 +184,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         return done;
     };
     if let Err(earlier) = done {
-        message(&format!("slackline: {}", whole(&earlier)));
+        message(&format!("slackline: {}", error_chain(&earlier)));
     }
     message(&format!(
         "The service could not be put back: {}",
-        whole(&error)
+        error_chain(&error)
     ));
     Ok(CommandOutcome::RestoreFailed)
 }
@@ -442,7 +442,7 @@ fn trial(
         .replace("{duration_s}", &format!("{}", arguments.step_s));
     let output = match shell(&filled).context("--command") {
         Err(error) if may_give_up && interrupt.signal().is_none() => {
-            message(&whole(&error));
+            message(&error_chain(&error));
             return Ok(Outcome {
                 p99_ms: f64::INFINITY,
                 p99_at_least_ms: f64::INFINITY,

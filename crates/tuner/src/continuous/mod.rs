@@ -15,7 +15,7 @@
 //!   promoted: refused.
 //!
 //! **Drift** is looked for in each watched metric of the control (the workload) and in the gain, by
-//! a [`latency_stats::DriftTest`] each. With k series, r rounds a day and f =
+//! a [`paired_stats::DriftTest`] each. With k series, r rounds a day and f =
 //! `false_alarms_per_day`, each alarms at k·r/f: all together raise at most f false alarms a day
 //! where rounds of one season are exchangeable.
 //!
@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
-use latency_stats::DriftTest;
+use paired_stats::DriftTest;
 
 pub use alert::{Alert, ask};
 pub use hours::Hours;
@@ -190,7 +190,7 @@ impl ContinuousController {
             return;
         }
         self.rolled_back(now, state::BY_HAND, changed);
-        self.state.acting = None;
+        self.state.pending_change = None;
         self.state.breaks = 0;
         self.restart(GAIN);
         self.search_later(now);
@@ -209,7 +209,7 @@ impl ContinuousController {
         self.say_rolled_back(now, how, changed);
         self.state.rollbacks += 1;
         self.state.promoted = None;
-        self.state.strayed = None;
+        self.state.externally_modified = None;
     }
 
     fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
@@ -226,7 +226,7 @@ impl ContinuousController {
 
     /// What the host is like with what was promoted; later ones are compared with the first.
     pub fn settled(&mut self, host: impl FnOnce(&Configuration) -> HostThen) {
-        let (Some(promoted), None) = (&mut self.state.promoted, &self.state.acting) else {
+        let (Some(promoted), None) = (&mut self.state.promoted, &self.state.pending_change) else {
             return;
         };
         match &mut promoted.host {
@@ -248,11 +248,11 @@ impl ContinuousController {
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
     pub fn next(&mut self, now: Timestamp) -> ContinuousAction {
         self.heed_clock(now);
-        if let Some(acting) = &self.state.acting {
+        if let Some(pending_change) = &self.state.pending_change {
             if now < self.state.not_before {
                 return ContinuousAction::Wait(self.state.not_before);
             }
-            return match acting {
+            return match pending_change {
                 Acting::Promote(candidate) => ContinuousAction::Promote(candidate.configuration.clone()),
                 Acting::RollBack(_) => ContinuousAction::RollBack,
             };
@@ -262,17 +262,17 @@ impl ContinuousController {
             let configuration = promoted.map_or(&self.control, |promoted| &promoted.configuration);
             return ContinuousAction::Watch(configuration.clone());
         }
-        if self.state.strayed.is_some() {
+        if self.state.externally_modified.is_some() {
             // A search would measure, and a promotion overwrite, what somebody else has put there.
             return ContinuousAction::Wait(self.state.next_round);
         }
         if self.state.search_again.is_some_and(|at| now >= at) {
             self.state.search_again = None;
             self.state
-                .due
+                .search_reason
                 .get_or_insert_with(|| "no configuration is promoted; search again".into());
         }
-        if self.state.due.is_none() && self.state.candidate.is_none() {
+        if self.state.search_reason.is_none() && self.state.candidate.is_none() {
             return ContinuousAction::Wait(self.state.next_round);
         }
         if now < self.state.not_before {
@@ -286,7 +286,7 @@ impl ContinuousController {
                 if let Some(candidate) = self.state.candidate.take() {
                     let configuration = candidate.configuration.clone();
                     self.state.changes.push(now);
-                    self.state.acting = Some(Acting::Promote(candidate));
+                    self.state.pending_change = Some(Acting::Promote(candidate));
                     return ContinuousAction::Promote(configuration);
                 }
                 return ContinuousAction::Tune(self.begin_search(now));
@@ -304,7 +304,7 @@ impl ContinuousController {
         state.not_before = state.not_before.min(after(now, again_s));
         let latest = after(now, state.search_again_after_s);
         state.search_again = state.search_again.map(|at| at.min(latest));
-        state.asked.take_if(|asked| asked.at > now);
+        state.alert_check.take_if(|asked| asked.at > now);
         // They were made, and count for the budget of the day on which that is found.
         for at in &mut state.changes {
             *at = now.min(*at);
@@ -315,7 +315,7 @@ impl ContinuousController {
     pub fn observe(&mut self, now: Timestamp, observation: ActionResult) -> Option<Round> {
         match observation {
             ActionResult::Watched(seen) => return Some(self.watched(now, seen)),
-            ActionResult::Alert(alert) => self.state.asked = Some(AlertCheck { at: now, alert }),
+            ActionResult::Alert(alert) => self.state.alert_check = Some(AlertCheck { at: now, alert }),
             ActionResult::Tuned(tuned) => self.tuned(now, tuned),
             ActionResult::Applied(applied) => self.applied(now, applied),
         }
@@ -332,11 +332,11 @@ impl ContinuousController {
 
     /// Says once why a change waits, and once that it does not any more.
     fn hold(&mut self, now: Timestamp, why: Option<String>) {
-        if self.state.held != why {
+        if self.state.blocked_by != why {
             if let Some(why) = &why {
                 self.say(now, "held", state::held(why));
             }
-            self.state.held = why;
+            self.state.blocked_by = why;
         }
     }
 
@@ -380,7 +380,7 @@ impl ContinuousController {
             return Gate::Open;
         }
         let fresh_s = ALERT_FRESH_S.min(self.rules.round_every_s);
-        match &self.state.asked {
+        match &self.state.alert_check {
             Some(asked) if now < after(asked.at, fresh_s) => match &asked.alert {
                 Alert::Quiet => Gate::Open,
                 alert => Gate::Shut(after(asked.at, fresh_s), alert.to_string()),
@@ -391,7 +391,7 @@ impl ContinuousController {
 
     fn begin_search(&mut self, now: Timestamp) -> Task {
         if self.state.searching.is_none() {
-            let reason = self.state.due.clone().unwrap_or_default();
+            let reason = self.state.search_reason.clone().unwrap_or_default();
             self.say(now, "search", format!("a search begins: {reason}"));
             self.state.searching = Some(Searching {
                 since: now,
@@ -430,7 +430,7 @@ impl ContinuousController {
         self.state.searching = None;
         self.state.breaks = 0;
         self.state.not_before = now;
-        self.state.acting = Some(Acting::RollBack(reason));
+        self.state.pending_change = Some(Acting::RollBack(reason));
     }
 
     fn tuned(&mut self, now: Timestamp, tuned: Tuned) {
@@ -467,7 +467,7 @@ impl ContinuousController {
             } => {
                 self.state.evaluated = evaluated;
                 self.state.searching = None;
-                self.state.due = None;
+                self.state.search_reason = None;
                 self.say(now, "search", sentence);
                 let in_force = self.state.promoted.as_ref().map(|it| &it.configuration);
                 match winner {
@@ -489,10 +489,10 @@ impl ContinuousController {
     }
 
     fn applied(&mut self, now: Timestamp, applied: Applied) {
-        let Some(acting) = self.state.acting.take() else {
+        let Some(pending_change) = self.state.pending_change.take() else {
             return;
         };
-        match (acting, applied) {
+        match (pending_change, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = score_text(candidate.gain, &self.rules.objective);
                 let done = changed.done.sentences().join(" ");
@@ -515,7 +515,7 @@ impl ContinuousController {
                 self.rolled_back(now, how, &changed);
                 if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
                     self.state
-                        .due
+                        .search_reason
                         .get_or_insert(format!("rolled back: {reason}"));
                 } else {
                     self.search_later(now);
@@ -530,13 +530,13 @@ impl ContinuousController {
                 }
                 return;
             }
-            (acting @ Acting::RollBack(_), Err(reason)) => {
+            (pending_change @ Acting::RollBack(_), Err(reason)) => {
                 self.say(
                     now,
                     "refused",
                     format!("the rollback was refused: {reason}. Slackline tries again"),
                 );
-                self.state.acting = Some(acting);
+                self.state.pending_change = Some(pending_change);
                 self.state.not_before = after(now, AGAIN_S as f64);
                 return;
             }

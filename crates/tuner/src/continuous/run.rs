@@ -2,7 +2,7 @@
 
 use bayes_opt::Configuration;
 use jiff::Timestamp;
-use latency_stats::Pair;
+use paired_stats::Pair;
 
 use super::state::RoundResult;
 use super::task::{Applied, Task, Tuned};
@@ -161,7 +161,7 @@ pub fn run(controller: &mut ContinuousController, world: &mut dyn World) -> Resu
 impl ContinuousController {
     /// What was to be promoted waits until after the next round; that is said once.
     fn put_off(&mut self, now: Timestamp, why: &str, is_new: bool) {
-        let Some(Acting::Promote(candidate)) = self.state.acting.take() else {
+        let Some(Acting::Promote(candidate)) = self.state.pending_change.take() else {
             return;
         };
         self.state.candidate = Some(candidate);
@@ -170,7 +170,7 @@ impl ContinuousController {
         if is_new {
             self.say(now, "held", super::state::held(why));
         }
-        self.state.held = Some(why.to_owned());
+        self.state.blocked_by = Some(why.to_owned());
     }
 }
 

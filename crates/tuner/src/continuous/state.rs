@@ -21,13 +21,15 @@ pub struct ContinuousState {
     /// What is in force instead of the control's configuration.
     pub promoted: Option<Promoted>,
     /// Why a search is due.
-    pub due: Option<String>,
+    #[serde(rename = "due")]
+    pub search_reason: Option<String>,
     /// The search that has begun.
     pub searching: Option<Searching>,
     /// Verified, and to be promoted when that is allowed.
     pub candidate: Option<VerifiedCandidate>,
     /// Begun, and to be finished before anything else.
-    pub acting: Option<Acting>,
+    #[serde(rename = "acting")]
+    pub pending_change: Option<Acting>,
     /// What was refused is not tried again before.
     pub not_before: Timestamp,
     /// When a search is due, as nothing is in force.
@@ -48,8 +50,8 @@ pub struct ContinuousState {
     pub unsettled: usize,
     /// What of the promoted configuration somebody else has changed: until it is put right, nothing
     /// is measured or promoted.
-    #[serde(default)]
-    pub strayed: Option<String>,
+    #[serde(default, rename = "strayed")]
+    pub externally_modified: Option<String>,
     /// Files that the last rollback had to leave as they were, in words.
     #[serde(default)]
     pub left: Vec<String>,
@@ -62,9 +64,11 @@ pub struct ContinuousState {
     /// The promotions of the last day that had one.
     pub changes: Vec<Timestamp>,
     /// The last answer of the alert query.
-    pub asked: Option<AlertCheck>,
+    #[serde(rename = "asked")]
+    pub alert_check: Option<AlertCheck>,
     /// Why a change waits.
-    pub held: Option<String>,
+    #[serde(rename = "held")]
+    pub blocked_by: Option<String>,
     /// Alarms of drift tests so far.
     pub alarms: usize,
     /// When the last of them was.
@@ -84,10 +88,10 @@ impl ContinuousState {
     pub fn new(now: Timestamp) -> Self {
         Self {
             promoted: None,
-            due: Some("nothing has been searched yet".into()),
+            search_reason: Some("nothing has been searched yet".into()),
             searching: None,
             candidate: None,
-            acting: None,
+            pending_change: None,
             not_before: now,
             search_again: None,
             search_again_after_s: SEARCH_AGAIN_S,
@@ -96,14 +100,14 @@ impl ContinuousState {
             breaks: 0,
             unmeasured: 0,
             unsettled: 0,
-            strayed: None,
+            externally_modified: None,
             left: Vec::new(),
             evaluated: 0,
             since: BTreeMap::new(),
             drifts: Vec::new(),
             changes: Vec::new(),
-            asked: None,
-            held: None,
+            alert_check: None,
+            blocked_by: None,
             alarms: 0,
             last_alarm: None,
             promotions: 0,
@@ -122,13 +126,13 @@ impl ContinuousState {
     /// What it is at, in one word.
     #[must_use]
     pub fn doing(&self) -> ContinuousPhase {
-        let is_due = self.searching.is_some() || self.due.is_some() || self.candidate.is_some();
-        match &self.acting {
+        let is_due = self.searching.is_some() || self.search_reason.is_some() || self.candidate.is_some();
+        match &self.pending_change {
             Some(Acting::Promote(_)) => ContinuousPhase::Promoting,
             Some(Acting::RollBack(_)) => ContinuousPhase::RollingBack,
-            None if self.strayed.is_some() => ContinuousPhase::Held,
+            None if self.externally_modified.is_some() => ContinuousPhase::Held,
             None if !is_due => ContinuousPhase::Watching,
-            None if self.held.is_some() => ContinuousPhase::Held,
+            None if self.blocked_by.is_some() => ContinuousPhase::Held,
             None => ContinuousPhase::Searching,
         }
     }
@@ -396,7 +400,8 @@ pub enum Seen {
     /// after it: says nothing.
     Unsettled(String),
     /// Somebody else has changed this of what is promoted: nothing was measured.
-    Strayed(String),
+    #[serde(rename = "strayed")]
+    ExternallyModified(String),
     /// This was not as promoted, as the host has been started again, and has been put back: nothing
     /// was measured.
     PutBack(String),

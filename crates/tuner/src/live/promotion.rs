@@ -475,10 +475,10 @@ impl Live<'_> {
         if self.spec.target.apply.is_empty() || is_kept {
             return Ok(());
         }
-        let own = match &self.home {
-            Some(home) => {
+        let own = match &self.baseline {
+            Some(baseline) => {
                 let arm = Arm {
-                    configuration: home.clone(),
+                    configuration: baseline.clone(),
                     ..Arm::default()
                 };
                 Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)?

@@ -42,7 +42,7 @@ pub enum SequentialVerdict {
 /// ([`lag_one_autocorrelation`](crate::lag_one_autocorrelation)).
 ///
 /// ```
-/// use latency_stats::{SequentialTest, SequentialVerdict};
+/// use paired_stats::{SequentialTest, SequentialVerdict};
 ///
 /// // Abort once it is shown (error rate 5 %) that the experiment costs more than the control: first look after 3 of 4 blocks.
 /// let mut test = SequentialTest::new(0.0, 0.05, 3, 4);
@@ -91,7 +91,7 @@ impl SequentialTest {
     /// How often a test of these numbers looks: 0 means that it can never decide.
     ///
     /// ```
-    /// use latency_stats::SequentialTest;
+    /// use paired_stats::SequentialTest;
     /// assert_eq!(SequentialTest::looks(3, 4), 1);
     /// assert_eq!(SequentialTest::looks(3, 3), 0);
     /// ```

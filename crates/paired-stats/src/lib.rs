@@ -8,7 +8,7 @@
 //! numbers.
 //!
 //! ```
-//! use latency_stats::{Pair, ratio_interval};
+//! use paired_stats::{Pair, ratio_interval};
 //!
 //! let blocks = [
 //!     Pair { control: 100.0, experiment: 91.0 },
@@ -19,7 +19,7 @@
 //! let ratio = ratio_interval(&blocks, 0.95)?;
 //! assert!(ratio.high < 1.0, "the experiment used less");
 //! assert!(ratio.excludes(1.0));
-//! # Ok::<(), latency_stats::StatsError>(())
+//! # Ok::<(), paired_stats::StatsError>(())
 //! ```
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 
 mod noise;
 
-use latency_stats::DriftTest;
+use paired_stats::DriftTest;
 use noise::{Shape, autocorrelated, draw};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

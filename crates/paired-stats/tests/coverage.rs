@@ -11,7 +11,7 @@
 
 mod noise;
 
-use latency_stats::{Pair, ratio_interval, ratio_interval_of_runs};
+use paired_stats::{Pair, ratio_interval, ratio_interval_of_runs};
 use noise::{Shape, autocorrelated, draw};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -386,7 +386,7 @@ impl PatchedProcess {
                 self.join(number, &mut switched.left_out)?;
             }
             for process in self.family() {
-                if !done.insert(process.name())
+                if !done.insert(process.id())
                     || switched.left_out.iter().any(|(pid, _)| *pid == process.pid)
                 {
                     continue;
@@ -629,7 +629,7 @@ impl PatchedProcess {
             let maps = self.process.maps()?;
             let stub = self.announce_stub(&maps)?;
             for process in self.family() {
-                if !done.insert(process.name()) {
+                if !done.insert(process.id()) {
                     continue;
                 }
                 match reclaim::unmap(process, &self.manifest, region, &stub) {

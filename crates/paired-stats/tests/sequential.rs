@@ -3,7 +3,7 @@
 
 mod noise;
 
-use latency_stats::{SequentialTest, SequentialVerdict};
+use paired_stats::{SequentialTest, SequentialVerdict};
 use noise::{Shape, autocorrelated, draw};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -70,8 +70,8 @@ impl<'a> RunSession<'a> {
     }
 
     fn progress(&self, change: impl FnOnce(&mut Progress)) {
-        if let Some(present) = &mut *self.coordinator.present() {
-            change(&mut present.progress);
+        if let Some(current_run) = &mut *self.coordinator.current_run() {
+            change(&mut current_run.progress);
         }
         self.coordinator.store.touch();
     }
@@ -105,10 +105,10 @@ impl<'a> RunSession<'a> {
             Event::Ended(record) => {
                 store.ended(id, &self.outcome(record)?)?;
                 self.number = None;
-                if let Some(present) = &mut *self.coordinator.present() {
-                    present.progress.evaluation = None;
+                if let Some(current_run) = &mut *self.coordinator.current_run() {
+                    current_run.progress.evaluation = None;
                     // One that came too late is not for the next.
-                    present.interrupt.evaluation_is_over();
+                    current_run.interrupt.evaluation_is_over();
                 }
             }
             Event::Planned(plan) => store.set_plan(id, plan)?,

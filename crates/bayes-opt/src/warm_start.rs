@@ -1,4 +1,4 @@
-//! Warm start: what earlier experiments measured, for [`crate::draws`] to believe or not.
+//! Warm start: what earlier experiments measured, for [`crate::hyper_sampling`] to believe or not.
 
 use crate::data::Data;
 use crate::encode::same_point;
