@@ -61,7 +61,7 @@ impl Coordinator {
         Ok(evidence)
     }
 
-    /// One sitting of a continuous experiment: until its user or the end of the coordinator.
+    /// One session of a continuous experiment: until its user or the end of the coordinator.
     pub(crate) fn run_continuous(
         &self,
         id: i64,

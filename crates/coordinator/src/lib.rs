@@ -3,8 +3,8 @@
 //! what its users ask for.
 //!
 //! The loop is [`tuner::experiment`]'s own; the store is its ledger. A pause, a `kill -9`, a full
-//! disk and a database that went away are the same thing to it: the sitting ends, the host is
-//! restored, and a later sitting goes on from what was committed.
+//! disk and a database that went away are the same thing to it: the session ends, the host is
+//! restored, and a later session goes on from what was committed.
 //!
 //! An experiment may be measured by workers on other hosts instead: each has a thread that asks,
 //! gives out, and takes in what comes back. How orders and answers travel is behind [`Bus`] and

@@ -293,7 +293,7 @@ fn may_promote(row: &ExperimentRow) -> Result<(), Error> {
 /// Why an experiment may not be measured now.
 ///
 /// What was promoted on a service that runs by itself may not be measured in turns with the
-/// control: a sitting would leave the service told of the control's values. (Knobs come back to
+/// control: a session would leave the service told of the control's values. (Knobs come back to
 /// what is in force.) And where a rollback is unfinished, the control is not what the host has.
 pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     if let Some(rest) = row.unfinished_rollback() {

@@ -1,8 +1,8 @@
-//! A sitting of an experiment that workers on other hosts measure: several evaluations at once,
+//! A session of an experiment that workers on other hosts measure: several evaluations at once,
 //! each taken in as it ends.
 //!
-//! Each sitting has a thread of its own, so that what one experiment asks its optimiser keeps no
-//! other waiting. What is outstanding stands in the store; a sitting that begins anew, after a
+//! Each session has a thread of its own, so that what one experiment asks its optimiser keeps no
+//! other waiting. What is outstanding stands in the store; a session that begins anew, after a
 //! restart or trouble with the store, takes up from there.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::run_session::RunSession;
 use crate::store::{Assigned, ExperimentRow, RunningEvaluation, State, UserRequest};
 use crate::workers::Bus;
 
-/// How often a sitting looks for wishes, and the coordinator for experiments, that nobody told it
+/// How often a session looks for wishes, and the coordinator for experiments, that nobody told it
 /// of.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -135,11 +135,11 @@ struct RemoteSession<'a> {
     /// Evaluations of the search that are outstanding.
     outstanding: BTreeMap<usize, Configuration>,
     last_number: usize,
-    /// How long something of it was measured in this sitting: time in which no worker is there is
+    /// How long something of it was measured in this session: time in which no worker is there is
     /// none of the budget's.
     measured: Duration,
     looked: Instant,
-    /// How long earlier sittings took, about.
+    /// How long earlier sessions took, about.
     before_s: f64,
     swept: Option<Instant>,
     message: Option<String>,
@@ -481,7 +481,7 @@ fn evaluation(id: i64, number: usize) -> Ticket {
     }
 }
 
-/// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing
+/// The ledger of a session that only makes its report: whatever its user wishes meanwhile, nothing
 /// is to be measured.
 struct ReportOnlySession<'a>(RunSession<'a>);
 
@@ -550,7 +550,7 @@ workers = { at_once = 2 }
         }
     }
 
-    /// A sitting of a new experiment that nobody sits yet.
+    /// A session of a new experiment that nobody runs yet.
     fn sit(test: impl FnOnce(&Coordinator, RemoteSession<'_>)) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("slackline.db").display().to_string();
@@ -570,7 +570,7 @@ workers = { at_once = 2 }
     fn a_pause_that_is_taken_back_as_it_comes_measures_nothing() {
         sit(|coordinator, mut session| {
             let id = session.id;
-            // The look saw the pause; it is taken back before the sitting rests.
+            // The look saw the pause; it is taken back before the session rests.
             assert!(matches!(session.rest(), Ok(Next::Wait)));
             assert_eq!(coordinator.store.evaluations(id, 1).unwrap().len(), 0);
             assert_eq!(

@@ -74,7 +74,7 @@ impl Coordinator {
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
         if row.spec.mode == ExperimentMode::Continuous {
-            // So that its sitting ends as paused. On a full disk that fails, and is repeated when
+            // So that its session ends as paused. On a full disk that fails, and is repeated when
             // the rollback is written down.
             let _ = self.pause_rolled_back(id);
         }

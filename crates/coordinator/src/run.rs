@@ -132,7 +132,7 @@ impl Coordinator {
         }
     }
 
-    /// One sitting of the experiment whose turn it is; whether there was one.
+    /// One session of the experiment whose turn it is; whether there was one.
     fn work(&self) -> Result<bool, Error> {
         let next = match self.store.is_queue_paused()? {
             true => self.to_be_watched()?,
@@ -262,7 +262,7 @@ impl Coordinator {
         Ok(row.promotion.is_some() || self.store.has_measured(row.id)?)
     }
 
-    /// Why an experiment whose sitting was cut off waits.
+    /// Why an experiment whose session was cut off waits.
     pub(crate) fn why_queued(&self) -> Option<String> {
         self.is_ending()
             .then(|| "goes on after the server's next start".to_owned())
@@ -351,7 +351,7 @@ fn waits(error: &HostError) -> String {
     )
 }
 
-/// What a sitting leaves its experiment as.
+/// What a session leaves its experiment as.
 pub(crate) fn end_of(
     report: &mut Report,
     error: Option<&TunerError>,

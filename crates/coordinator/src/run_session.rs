@@ -1,4 +1,4 @@
-//! The store as the ledger of one sitting of an experiment.
+//! The store as the ledger of one session of an experiment.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ impl<'a> RunSession<'a> {
         })
     }
 
-    /// How long the evaluations of earlier sittings took.
+    /// How long the evaluations of earlier sessions took.
     pub(crate) fn elapsed_s(&self) -> Result<f64, Error> {
         let evaluations = self.coordinator.store.evaluations(self.id, 1)?;
         Ok(evaluations.iter().map(|row| row.record.duration_s).sum())

@@ -312,7 +312,7 @@ impl Workers {
         is_new
     }
 
-    /// The thread of a sitting that was begun is this one.
+    /// The thread of a session that was begun is this one.
     pub(crate) fn enter_session(&self, id: i64) {
         held(&self.sessions).insert(id, std::thread::current());
     }

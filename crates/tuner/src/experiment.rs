@@ -26,7 +26,7 @@ const SURE_CRASHES_MAX: usize = 8;
 
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///
-/// What the ledger has kept of earlier sittings is not measured again: the optimiser is told of it,
+/// What the ledger has kept of earlier sessions is not measured again: the optimiser is told of it,
 /// and the loop goes on from there. (What is asked next may differ from what an unbroken run would
 /// have asked: the optimiser's random state is not kept, only what it was told.)
 ///
@@ -162,7 +162,7 @@ struct InARow {
 }
 
 impl TuningSearch {
-    /// A search that goes on from what was kept of earlier sittings; takes its evaluations and
+    /// A search that goes on from what was kept of earlier sessions; takes its evaluations and
     /// drifts.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl TuningSearch {
             search.learn(&record)?;
             search.records.push(record);
         }
-        // Whoever goes on has seen to what ended the last sitting.
+        // Whoever goes on has seen to what ended the last session.
         search.in_a_row.clear();
         search.begin_again(kept.in_force.as_ref());
         Ok(search)
@@ -418,7 +418,7 @@ impl TuningSearch {
         Ok((measured.record(number, configuration), signal))
     }
 
-    /// Draws the conclusions from an evaluation, measured now or in an earlier sitting.
+    /// Draws the conclusions from an evaluation, measured now or in an earlier session.
     fn learn(&mut self, record: &EvaluationRecord) -> Result<(), TunerError> {
         let configuration = &record.configuration;
         let was_second_try = self.unmeasured.contains(configuration);
@@ -517,7 +517,7 @@ impl TuningSearch {
         outcome: bayes_opt::ObservedOutcome,
         weight: f64,
     ) -> Result<(), TunerError> {
-        // Of an earlier sitting it was not asked in this one.
+        // Of an earlier session it was not asked in this one.
         self.optimizer.hold(configuration)?;
         Ok(self.optimizer.tell(Observation {
             configuration: configuration.clone(),

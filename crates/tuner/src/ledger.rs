@@ -131,7 +131,7 @@ pub struct VerificationRun {
     pub begun: Option<Begun>,
 }
 
-/// What earlier sittings of an experiment left.
+/// What earlier sessions of an experiment left.
 #[derive(Clone, Debug, Default)]
 pub struct ResumeState {
     /// When the first one began.
@@ -199,7 +199,7 @@ pub struct RunControl {
 
 /// Keeps what is measured, and says what is wanted.
 pub trait Ledger {
-    /// What earlier sittings left; asked once, at the start.
+    /// What earlier sessions left; asked once, at the start.
     ///
     /// # Errors
     /// [`TunerError::Ledger`].

@@ -48,7 +48,7 @@ pub struct Live<'a> {
     interrupt: Interrupt,
     scratch: PathBuf,
     began: Instant,
-    /// How long earlier sittings of the experiment took.
+    /// How long earlier sessions of the experiment took.
     before_s: f64,
     sides: Option<[ActiveSide; 2]>,
     /// The side whose files and `apply` steps are in force; `None` where it is neither's, or not
@@ -135,7 +135,7 @@ impl<'a> Live<'a> {
         })
     }
 
-    /// Counts from the end of earlier sittings of the experiment, which took that long.
+    /// Counts from the end of earlier sessions of the experiment, which took that long.
     #[must_use]
     pub fn after(mut self, before_s: f64) -> Self {
         self.before_s = before_s;

@@ -363,7 +363,7 @@ impl Report {
         self.verified_here = self.imported && self.finding != Finding::Unfinished;
     }
 
-    /// Lets what `earlier`, the report of the sitting before, has verified stand where this one
+    /// Lets what `earlier`, the report of the session before, has verified stand where this one
     /// verified nothing to its end. Where an experiment comes from stays so.
     pub fn keep_verified(&mut self, earlier: &Self) {
         self.keep_origin(earlier);

@@ -109,7 +109,7 @@ fn add_capacities(spec: &CheckedSpec, plan: &mut Vec<PlannedArm>) {
     plan.extend(missing);
 }
 
-/// Verifies what was found, from where an earlier sitting left it.
+/// Verifies what was found, from where an earlier session left it.
 pub(crate) fn run(
     spec: &CheckedSpec,
     bench: &mut dyn Bench,

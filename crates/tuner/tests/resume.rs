@@ -238,7 +238,7 @@ fn the_control_is_pinned() {
     );
 }
 
-/// The range that `check` shows is also that of every later sitting, of `serve` and of workers.
+/// The range that `check` shows is also that of every later session, of `serve` and of workers.
 #[test]
 fn a_live_value_outside_of_the_range_stays_the_control_once_it_is_pinned() {
     let dir = tempfile::tempdir().unwrap();

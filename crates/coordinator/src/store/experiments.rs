@@ -157,7 +157,7 @@ impl Store {
         })
     }
 
-    /// The end of a sitting: its report and the state that it leaves. An error may have ended it in
+    /// The end of a session: its report and the state that it leaves. An error may have ended it in
     /// the middle of an evaluation, which is lost then.
     pub(crate) fn session_ended(
         &self,

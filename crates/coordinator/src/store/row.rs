@@ -134,7 +134,7 @@ pub struct ExperimentRow {
     pub verification: i64,
     /// The arms of the present verification, once it began.
     pub plan: Option<Vec<PlannedArm>>,
-    /// The report of the last sitting, without evaluations and blocks.
+    /// The report of the last session, without evaluations and blocks.
     pub report: Report,
     /// What of it is in force on the host.
     pub promotion: Option<Promotion>,

@@ -70,7 +70,7 @@ const DRIFT_SD_MIN: f64 = 0.05;
 /// How soon a rollback or promotion that was refused is tried again.
 const AGAIN_S: i64 = 10;
 
-/// As many rounds in a row after which not everything could be put back end the sitting.
+/// As many rounds in a row after which not everything could be put back end the session.
 const UNSETTLED_MAX: usize = 3;
 
 /// A search that leaves nothing in force is repeated every eight days at the least.

@@ -50,7 +50,7 @@ pub struct CheckedSpec {
 }
 
 impl CheckedSpec {
-    /// The specification with its name and the control's values written out: what a later sitting
+    /// The specification with its name and the control's values written out: what a later session
     /// on this host, whose knobs may have changed in between, must compare with.
     #[must_use]
     pub fn pinned(&self) -> Spec {
