@@ -9,7 +9,7 @@ use tuner::continuous::{
     self, Acting, Alert, Applied, ContinuousController, Flow, HostThen, Round, Seen, ContinuousState as Known, Task,
     Tuned, World,
 };
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::report::Report;
@@ -400,7 +400,7 @@ impl World for LiveWorld<'_> {
             self.spec,
             configuration,
             &mut self.live,
-            &mut |_: &Event<'_>| {},
+            &mut |_: &LedgerEvent<'_>| {},
         );
         self.progress(None);
         let seen = seen?;

@@ -15,7 +15,7 @@ use tuner::assignment::{Assignment, Purpose};
 use tuner::bench::{Arm, Bench};
 use tuner::evaluation::Block;
 use tuner::experiment::{self, TuningSearch};
-use tuner::ledger::{Event, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
 use tuner::protocol::{WorkOrder, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
@@ -48,17 +48,17 @@ impl Coordinator {
                     if self.workers.sessions() >= SESSIONS_MAX {
                         break;
                     }
-                    if !self.workers.begin_sitting(id, std::thread::current()) {
+                    if !self.workers.begin_session(id, std::thread::current()) {
                         continue;
                     }
                     let session = std::thread::Builder::new().name(format!("experiment {id}"));
                     let spawned = session.spawn_scoped(scope, move || {
                         self.workers.enter_session(id);
                         self.sit_with_workers(id, bus, report);
-                        self.workers.end_sitting(id);
+                        self.workers.end_session(id);
                     });
                     if let Err(error) = spawned {
-                        self.workers.end_sitting(id);
+                        self.workers.end_session(id);
                         report(&format!("experiment {id} has no thread: {error}"));
                     }
                 }
@@ -497,7 +497,7 @@ impl Ledger for ReportOnlySession<'_> {
         })
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.0.note(event)
     }
 }

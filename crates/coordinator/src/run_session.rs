@@ -7,7 +7,7 @@ use tuner::TunerError;
 use tuner::continuous::{Alert, Task, ask};
 use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
-use tuner::ledger::{self, Event, ResumeState, Ledger};
+use tuner::ledger::{self, LedgerEvent, ResumeState, Ledger};
 use tuner::report::{EvaluationRecord, Failure};
 
 use crate::coordinator::{Coordinator, Progress};
@@ -76,10 +76,10 @@ impl<'a> RunSession<'a> {
         self.coordinator.store.touch();
     }
 
-    fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
+    fn write(&mut self, event: &LedgerEvent<'_>) -> Result<(), Error> {
         let (store, id) = (&self.coordinator.store, self.id);
         match event {
-            Event::Started {
+            LedgerEvent::Started {
                 number,
                 configuration,
                 ..
@@ -96,13 +96,13 @@ impl<'a> RunSession<'a> {
                     progress.blocks = 0;
                 });
             }
-            Event::Block { done, of, block } => {
+            LedgerEvent::Block { done, of, block } => {
                 if let Some(number) = self.number {
                     store.add_block(id, number, *done, block)?;
                 }
                 self.progress(|progress| (progress.blocks, progress.of_blocks) = (*done, *of));
             }
-            Event::Ended(record) => {
+            LedgerEvent::Ended(record) => {
                 store.ended(id, &self.outcome(record)?)?;
                 self.number = None;
                 if let Some(current_run) = &mut *self.coordinator.current_run() {
@@ -111,12 +111,12 @@ impl<'a> RunSession<'a> {
                     current_run.interrupt.evaluation_is_over();
                 }
             }
-            Event::Planned(plan) => store.set_plan(id, plan)?,
-            Event::Verifying { arm, run, of } => self.progress(|progress| {
+            LedgerEvent::Planned(plan) => store.set_plan(id, plan)?,
+            LedgerEvent::Verifying { arm, run, of } => self.progress(|progress| {
                 progress.verifying = Some(format!("{arm}, run {run} of {of}"));
                 progress.blocks = 0;
             }),
-            Event::Verified(run) => store.add_run(id, run)?,
+            LedgerEvent::Verified(run) => store.add_run(id, run)?,
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Ledger for RunSession<'_> {
         Ok(self.read_wish()?)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(self.write(event)?)
     }
 }

@@ -302,7 +302,7 @@ impl Workers {
             .is_none_or(|lease| lease.beat.elapsed() > self.lease)
     }
 
-    pub(crate) fn begin_sitting(&self, id: i64, thread: Thread) -> bool {
+    pub(crate) fn begin_session(&self, id: i64, thread: Thread) -> bool {
         let mut sessions = held(&self.sessions);
         let is_new = !sessions.contains_key(&id);
         if is_new {
@@ -317,7 +317,7 @@ impl Workers {
         held(&self.sessions).insert(id, std::thread::current());
     }
 
-    pub(crate) fn end_sitting(&self, id: i64) {
+    pub(crate) fn end_session(&self, id: i64) {
         held(&self.sessions).remove(&id);
     }
 

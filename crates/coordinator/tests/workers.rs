@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use coordinator::store::{Location, State, Store};
 use coordinator::{Bus, Coordinator};
 use tuner::assignment::{self, EvaluationResult};
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
@@ -55,7 +55,7 @@ fn simulated(order: &WorkOrder) -> EvaluationResult {
     let seed = order.ticket.number as u64;
     let control = spec.space.default_configuration();
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);
-    assignment::measure(&spec, &order.assignment, &mut service, &mut |_: &Event<
+    assignment::measure(&spec, &order.assignment, &mut service, &mut |_: &LedgerEvent<
         '_,
     >| ())
     .unwrap()

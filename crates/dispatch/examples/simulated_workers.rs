@@ -16,7 +16,7 @@ use async_nats::jetstream::{self, AckKind};
 use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
 use tuner::assignment::{self, EvaluationResult};
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::protocol::{Hello, WorkOrder, Reply, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
@@ -184,6 +184,6 @@ fn simulated(order: &WorkOrder) -> Result<EvaluationResult, Failure> {
         &spec,
         &order.assignment,
         &mut service,
-        &mut |_: &Event<'_>| (),
+        &mut |_: &LedgerEvent<'_>| (),
     )?)
 }

@@ -14,7 +14,7 @@ use async_nats::{Client, RequestErrorKind};
 use futures_util::StreamExt as _;
 use host::Roots;
 use tuner::assignment::{self, EvaluationResult, Purpose};
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
@@ -544,8 +544,8 @@ impl Measuring {
                 Err(error) => return (Err(error.to_string()), true),
             };
         }
-        let mut count = |event: &Event<'_>| {
-            if let Event::Block { done, .. } = event {
+        let mut count = |event: &LedgerEvent<'_>| {
+            if let LedgerEvent::Block { done, .. } = event {
                 self.blocks.store(*done, Ordering::Relaxed);
             }
         };

@@ -127,13 +127,14 @@ pub struct BestEffort {
     /// it again when it ends.
     pub command: Option<Vec<String>>,
     /// How the report measures the work done. By default in CPU seconds.
-    pub progress: Option<Progress>,
+    pub progress: Option<WorkProgress>,
 }
 
 /// How the work done by best-effort work is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Progress {
+#[schemars(rename = "Progress")]
+pub struct WorkProgress {
     /// A shell command. The last number that it prints is the number of units of work done since
     /// the start.
     pub command: String,

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use host::RestoreReport;
 use tuner::TunerError;
 use tuner::experiment;
-use tuner::ledger::{Event, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
@@ -157,9 +157,9 @@ impl Ledger for TuneLedger {
         Ok(kept)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.progress.show(event);
-        if let Event::Ended(record) = event {
+        if let LedgerEvent::Ended(record) = event {
             self.report.evaluations.push((*record).clone());
             self.write_partial();
         }

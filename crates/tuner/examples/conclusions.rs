@@ -12,7 +12,7 @@ use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::evaluation::EvaluationRules;
 use tuner::experiment::run;
-use tuner::ledger::{Event, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
 use tuner::report::{ArmResult, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number};
 use tuner::spec::{CheckedSpec, check};
@@ -79,7 +79,7 @@ impl Ledger for Planned {
         Ok(self.0.clone())
     }
 
-    fn note(&mut self, _: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, _: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use crate::begun::{Begun, WarmUp};
 use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{BY_USER, Block, Evaluation, Measurement, Outcome, EvaluationRules, Step};
-use crate::ledger::{Event, Ledger, VerificationRun};
+use crate::ledger::{LedgerEvent, Ledger, VerificationRun};
 use crate::report::{EvaluationRecord, Failure, SEVERAL};
 use crate::spec::CheckedSpec;
 use crate::stop::Stop;
@@ -271,7 +271,7 @@ pub(crate) fn evaluate_to_end(
             let block = bench.block(index)?;
             let step = evaluation.push(block)?;
             if let Some(block) = evaluation.blocks().last() {
-                unkept = ledger.note(&Event::Block {
+                unkept = ledger.note(&LedgerEvent::Block {
                     done: index + 1,
                     of: planned,
                     block,

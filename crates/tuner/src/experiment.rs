@@ -12,7 +12,7 @@ use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
 pub use crate::evaluation::BY_USER;
 use crate::evaluation::{Measurement, Outcome};
-use crate::ledger::{Drift, Event, ResumeState, Ledger, PlannedArm, weight};
+use crate::ledger::{Drift, LedgerEvent, ResumeState, Ledger, PlannedArm, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
 use crate::spec::{CheckedSpec, ConstraintLimit, ObjectiveScale};
 use crate::verification;
@@ -261,7 +261,7 @@ impl TuningSearch {
                 return Ok(Ended::Enough);
             };
             let number = self.records.len() + 1;
-            ledger.note(&Event::Started {
+            ledger.note(&LedgerEvent::Started {
                 number,
                 of: budget.evaluations,
                 configuration: &configuration,
@@ -270,7 +270,7 @@ impl TuningSearch {
             if signal.is_none() {
                 self.learn(&record)?;
             }
-            ledger.note(&Event::Ended(&record))?;
+            ledger.note(&LedgerEvent::Ended(&record))?;
             let reason = record.reason.clone();
             self.keep(record);
             if let Some(signal) = signal {

@@ -2,7 +2,7 @@
 //! wants.
 //!
 //! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an
-//! [`Event`] is such a ledger. A coordinator commits every event to a database before it is acted
+//! [`LedgerEvent`] is such a ledger. A coordinator commits every event to a database before it is acted
 //! on, and an experiment goes on from what is there after its process was killed: the loop in
 //! [`crate::experiment`] is the same.
 
@@ -20,7 +20,7 @@ use crate::spec::{BudgetSpec, Scalar};
 
 /// What happens, for whoever shows or keeps it.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum LedgerEvent<'a> {
     /// An evaluation starts.
     Started {
         /// Number of the evaluation, from 1.
@@ -219,11 +219,11 @@ pub trait Ledger {
     ///
     /// # Errors
     /// [`TunerError::Ledger`]: the experiment ends, with everything restored.
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError>;
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError>;
 }
 
-impl<F: FnMut(&Event<'_>)> Ledger for F {
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+impl<F: FnMut(&LedgerEvent<'_>)> Ledger for F {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self(event);
         Ok(())
     }

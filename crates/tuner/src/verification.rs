@@ -11,7 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
-use crate::ledger::{Event, ResumeState, Ledger, PlannedArm, VerificationRun};
+use crate::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
@@ -126,7 +126,7 @@ pub(crate) fn run(
         }
         None => {
             let plan = plan(spec, report, kept.in_force.as_ref(), drifted);
-            ledger.note(&Event::Planned(&plan))?;
+            ledger.note(&LedgerEvent::Planned(&plan))?;
             plan
         }
     };
@@ -148,7 +148,7 @@ pub(crate) fn run(
             report.paused = true;
             break;
         }
-        ledger.note(&Event::Verifying {
+        ledger.note(&LedgerEvent::Verifying {
             arm: &plan[index].name,
             run,
             of: spec.spec.verification.stage_end(run),
@@ -164,7 +164,7 @@ pub(crate) fn run(
             break;
         }
         let measured = measured.run(index, run);
-        ledger.note(&Event::Verified(&measured))?;
+        ledger.note(&LedgerEvent::Verified(&measured))?;
         runs.push(measured);
     }
     let templates = runs.iter().map(|run| run.templates.clone());

@@ -11,7 +11,7 @@ use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{Event, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number, pooled_service};
 use tuner::spec::{CheckedSpec, check};
@@ -38,7 +38,7 @@ impl Ledger for Planned {
         Ok(self.0.clone())
     }
 
-    fn note(&mut self, _: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, _: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(())
     }
 }
@@ -234,7 +234,7 @@ budget = {{ evaluations = 14 }}
             ..pooled_service(at)
         };
         let mut service = SimulatedService::new(seed, Noise::default(), control, truth);
-        let report = run(&spec, &mut service, &mut |_: &Event<'_>| {}).unwrap();
+        let report = run(&spec, &mut service, &mut |_: &LedgerEvent<'_>| {}).unwrap();
         let mut known: Vec<f64> = Vec::new();
         for record in &report.evaluations {
             let buffer_kib = number(&record.configuration, "buffer_kib", 0.0);

@@ -13,7 +13,7 @@ use tuner::continuous::{
 };
 use tuner::error::Fault;
 use tuner::evaluation::Block;
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::live::Changed;
 use tuner::spec::{CheckedSpec, check};
 
@@ -322,7 +322,7 @@ fn seen(begin: Option<Fault>, end: Option<TunerError>, experiment: f64) -> Optio
         experiment,
     };
     let control = spec.space.default_configuration();
-    watch(&spec, &control, &mut bench, &mut |_: &Event<'_>| {}).unwrap()
+    watch(&spec, &control, &mut bench, &mut |_: &LedgerEvent<'_>| {}).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use host::Roots;
 use tuner::TunerError;
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{Event, ResumeState, Ledger, RunControl};
+use tuner::ledger::{LedgerEvent, ResumeState, Ledger, RunControl};
 use tuner::report::{EvaluationRecord, Failure, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 use tuner::spec::{BudgetSpec, CheckedSpec, check};
@@ -56,13 +56,13 @@ impl Ledger for Memory {
         Ok(wish)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         if self.cut_off_at == Some(self.notes) {
             return Err(TunerError::Ledger("cut off".into()));
         }
         self.notes += 1;
         match event {
-            Event::Started {
+            LedgerEvent::Started {
                 number,
                 configuration,
                 ..
@@ -70,14 +70,14 @@ impl Ledger for Memory {
                 self.started.push(format!("evaluation {number}"));
                 self.running = Some((*number, (*configuration).clone()));
             }
-            Event::Block { .. } => {}
-            Event::Ended(record) => {
+            LedgerEvent::Block { .. } => {}
+            LedgerEvent::Ended(record) => {
                 self.running = None;
                 self.kept.evaluations.push((*record).clone());
             }
-            Event::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
-            Event::Verifying { arm, run, .. } => self.started.push(format!("{arm}, run {run}")),
-            Event::Verified(measured) => self.kept.runs.push((*measured).clone()),
+            LedgerEvent::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
+            LedgerEvent::Verifying { arm, run, .. } => self.started.push(format!("{arm}, run {run}")),
+            LedgerEvent::Verified(measured) => self.kept.runs.push((*measured).clone()),
         }
         Ok(())
     }

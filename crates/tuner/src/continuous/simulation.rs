@@ -16,7 +16,7 @@ use super::{Alert, Applied, ContinuousController, HistoryEntry, Flow, Round, See
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
-use crate::ledger::{Event, ResumeState, Ledger, RunControl};
+use crate::ledger::{LedgerEvent, ResumeState, Ledger, RunControl};
 use crate::live::{Changed, Changes};
 use crate::simulation::{Noise, SimulatedService, Truth, number};
 use crate::spec::{AlertSpec, CheckedSpec};
@@ -365,15 +365,15 @@ impl Ledger for Memory {
         })
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         match event {
-            Event::Ended(record) => {
+            LedgerEvent::Ended(record) => {
                 let mut record = (*record).clone();
                 record.blocks.clear();
                 self.kept.evaluations.push(record);
             }
-            Event::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
-            Event::Verified(run) => self.kept.runs.push((*run).clone()),
+            LedgerEvent::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
+            LedgerEvent::Verified(run) => self.kept.runs.push((*run).clone()),
             _ => {}
         }
         Ok(())
@@ -499,7 +499,7 @@ impl World for SimulatedWorld<'_> {
     }
 
     fn watch(&mut self, configuration: &Configuration) -> Result<Option<Seen>, TunerError> {
-        let nobody = &mut |_: &Event<'_>| {};
+        let nobody = &mut |_: &LedgerEvent<'_>| {};
         super::watch(self.spec, configuration, &mut self.bench, nobody)
     }
 
