@@ -256,7 +256,7 @@ impl Coordinator {
         if let Some(why) = bars_measuring(row) {
             return Ok(Some(why));
         }
-        let Some(target) = row.spec.target.as_ref().filter(|it| it.is_told()) else {
+        let Some(target) = row.spec.target.as_ref().filter(|it| it.is_reconfigurable()) else {
             return Ok(None);
         };
         let others = self.store.experiments()?.into_iter();
@@ -299,8 +299,8 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     if let Some(rest) = row.unfinished_rollback() {
         return Some(unfinished(row.id, &rest.left));
     }
-    let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
-    (row.spec.mode == ExperimentMode::Once && row.in_force().is_some() && is_told).then(|| {
+    let is_reconfigurable = row.spec.target.as_ref().is_some_and(TargetSpec::is_reconfigurable);
+    (row.spec.mode == ExperimentMode::Once && row.in_force().is_some() && is_reconfigurable).then(|| {
         format!(
             "experiment {0} cannot be measured while its winner is in force. Roll back experiment {0} first. You can promote the \
              winner again after the verification",

@@ -345,7 +345,7 @@ impl<'a> Live<'a> {
         let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let tells = self.spec.target.is_told() && self.applied != Some(to);
+        let tells = self.spec.target.is_reconfigurable() && self.applied != Some(to);
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {
@@ -636,7 +636,7 @@ impl Live<'_> {
             self.end_at_baseline()?;
             return undisturbed_files(files);
         }
-        let is_away = self.spec.target.is_told() && self.applied != Some(Side::Control);
+        let is_away = self.spec.target.is_reconfigurable() && self.applied != Some(Side::Control);
         let back = if is_away && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {
