@@ -3,9 +3,9 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The
 //! constant mean `m` has a normal prior and is solved for exactly, the others are found by
-//! [`crate::lbfgs`] with analytic gradients, or drawn from their posterior by [`crate::hyper_sampling`].
-//! Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to the mean,
-//! and its uncertainty to the covariance.
+//! [`crate::lbfgs`] with analytic gradients, or drawn from their posterior by
+//! [`crate::hyper_sampling`]. Where they are drawn, what coordinates have in common
+//! ([`crate::trend`]) is added to the mean, and its uncertainty to the covariance.
 
 use crate::coordinate::Coordinate;
 use crate::data::{Data, NOISE_MAX};

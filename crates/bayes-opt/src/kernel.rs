@@ -158,9 +158,9 @@ impl Kernel {
         sums
     }
 
-    /// The covariance matrix of `points` (rows), between which half waves are as [`half_cosines_between`]
-    /// has them. For each pair up to the diagonal, row by row, `all_slopes` gets the slope that
-    /// [`Kernel::by_lengths`] needs.
+    /// The covariance matrix of `points` (rows), between which half waves are as
+    /// [`half_cosines_between`] has them. For each pair up to the diagonal, row by row,
+    /// `all_slopes` gets the slope that [`Kernel::by_lengths`] needs.
     pub(crate) fn matrix(
         &self,
         points: &[f64],

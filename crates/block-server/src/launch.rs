@@ -581,8 +581,8 @@ pub(crate) fn text(name: &str, about: qos::DeviceNotice) -> String {
     }
 }
 
-/// Reads the configuration again. Keys of [`BlockConfig::changed_at_restart_only`] keep the value that
-/// they had in `at_start`. Returns what came of it, and what is odd about the configuration.
+/// Reads the configuration again. Keys of [`BlockConfig::changed_at_restart_only`] keep the value
+/// that they had in `at_start`. Returns what came of it, and what is odd about the configuration.
 fn reload(
     options: &BlockServerOptions,
     at_start: &BlockConfig,

@@ -1,5 +1,5 @@
-//! Isolation on a live host. [`IsolationConfig`] says which services and best-effort groups there are,
-//! [`run`] steers them with a controller of `isolation`, and [`check`] and [`selftest`] say
+//! Isolation on a live host. [`IsolationConfig`] says which services and best-effort groups there
+//! are, [`run`] steers them with a controller of `isolation`, and [`check`] and [`selftest`] say
 //! beforehand what this host can do.
 //!
 //! In each step the loop reads latency and counters ([`Observation`](isolation::Observation)), asks

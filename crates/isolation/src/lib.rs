@@ -1,10 +1,10 @@
 //! Iso-latency controllers: they decide how much of a machine best-effort work may have, from the
 //! tail latency of the latency-critical services beside it.
 //!
-//! A [`IsolationController`] is a state machine. The caller gives it an [`MachineObservation`] and the time, and
-//! gets [`Decision`]s: new settings for groups, services or the machine, each with its reason.
-//! [`Policy`] names the controllers; [`guarded`] puts the rules around them that hold for all: no
-//! data, a service that is gone, a clock that jumps.
+//! An [`IsolationController`] is a state machine. The caller gives it a [`MachineObservation`] and
+//! the time, and gets [`Decision`]s: new settings for groups, services or the machine, each with
+//! its reason. [`Policy`] names the controllers; [`guarded`] puts the rules around them that hold
+//! for all: no data, a service that is gone, a clock that jumps.
 //!
 //! [`Plant`] is a modelled machine with the antagonists and power curves of the papers. Property
 //! tests run every controller on plants with delay and noise, and exclude limit cycles.

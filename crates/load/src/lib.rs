@@ -11,8 +11,8 @@
 //! times: scheduled, sent, answered. It also knows when it had nothing to do (`pacer`), and so
 //! which part of a request's latency is its own: it was late in sending although a connection was
 //! free, or late in reading. Where that part is not small beside the latency,
-//! [`LoadReport::bottleneck`] names the generator, and the numbers are not the service's. Where every
-//! connection waited for an answer, it names the service.
+//! [`LoadReport::bottleneck`] names the generator, and the numbers are not the service's. Where
+//! every connection waited for an answer, it names the service.
 //!
 //! The kernel's counters are nested checks: how long a thread waited for a CPU, what the hypervisor
 //! took. A second that they show to be disturbed (`second`) is set aside, and repeated at the end.

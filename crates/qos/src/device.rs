@@ -126,8 +126,8 @@ impl SharedDevice {
         Self::for_threads(model, THREADS_MAX)
     }
 
-    /// As [`SharedDevice::new`], with so many schedulers at most, and no more than [`THREADS_MAX`]. For
-    /// one thread a round is cheaper.
+    /// As [`SharedDevice::new`], with so many schedulers at most, and no more than [`THREADS_MAX`].
+    /// For one thread a round is cheaper.
     pub fn for_threads(model: Option<DeviceModel>, threads_max: u32) -> Self {
         let threads_max = threads_max.clamp(1, THREADS_MAX);
         let mut control = Control {

@@ -3,12 +3,12 @@
 //! every word that is one once glibc's pointer guard is taken off (`setjmp` and its kind store
 //! addresses so; sysdeps/x86_64/pointer_guard.h in glibc).
 //!
-//! Two questions, because all of it takes too long for a stopped process: [`PointerScan::threads`], what
-//! its threads have in registers and on the stacks that they are on, and [`PointerScan::everywhere`],
-//! what all the rest has, while it runs. The answer holds where the first one is asked again
-//! afterwards: a return address stays in its place until its function has been returned to and has
-//! called again, which writes the next one there, and whoever runs meanwhile is on a stack that
-//! shows it.
+//! Two questions, because all of it takes too long for a stopped process: [`PointerScan::threads`],
+//! what its threads have in registers and on the stacks that they are on, and
+//! [`PointerScan::everywhere`], what all the rest has, while it runs. The answer holds where the
+//! first one is asked again afterwards: a return address stays in its place until its function has
+//! been returned to and has called again, which writes the next one there, and whoever runs
+//! meanwhile is on a stack that shows it.
 //!
 //! Nothing is left out for being "a stack": any memory may hold the stacks of coroutines, the
 //! running one's beside others. Only what threads left behind on their own stacks ([`unused`]) is,

@@ -1,8 +1,8 @@
 //! Many groups followed at once, for a short time now and then: what an agent on every host can
 //! afford.
 //!
-//! One [`SchedTrace`] for each group that does anything; each event goes to the groups whose threads
-//! it names.
+//! One [`SchedTrace`] for each group that does anything; each event goes to the groups whose
+//! threads it names.
 
 use rustc_hash::FxHashMap;
 

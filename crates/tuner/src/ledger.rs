@@ -2,8 +2,8 @@
 //! wants.
 //!
 //! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an
-//! [`LedgerEvent`] is such a ledger. A coordinator commits every event to a database before it is acted
-//! on, and an experiment goes on from what is there after its process was killed: the loop in
+//! [`LedgerEvent`] is such a ledger. A coordinator commits every event to a database before it is
+//! acted on, and an experiment goes on from what is there after its process was killed: the loop in
 //! [`crate::experiment`] is the same.
 
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //!
 //! A round costs as much as there is to do, not as there are tenants. A tenant that wants nothing
 //! is *parked*: the device counts its tokens together with those of all parked tenants
-//! ([`SharedDevice::mint`]). Tokens of the others are counted when a round comes to them, from the time
-//! that has passed since.
+//! ([`SharedDevice::mint`]). Tokens of the others are counted when a round comes to them, from the
+//! time that has passed since.
 //!
 //! A tenant whose connections are on several threads has an instance in the scheduler of each: a
 //! queue and counters. What the instances share is an [`Account`].

@@ -109,7 +109,8 @@ pub enum ActionResult {
     Alert(Alert),
     /// Of [`ContinuousAction::Tune`].
     Tuned(Tuned),
-    /// Of [`ContinuousAction::Promote`] and [`ContinuousAction::RollBack`]: what was changed, or why nothing was.
+    /// Of [`ContinuousAction::Promote`] and [`ContinuousAction::RollBack`]: what was changed, or
+    /// why nothing was.
     Applied(Applied),
 }
 

@@ -1,6 +1,6 @@
-//! A service that does not exist, for months that do not pass: the same [`ContinuousController`], the same
-//! [`run`] and the same search as in the real world, in a [`World`] with a simulated clock and a
-//! seed.
+//! A service that does not exist, for months that do not pass: the same [`ContinuousController`],
+//! the same [`run`] and the same search as in the real world, in a [`World`] with a simulated clock
+//! and a seed.
 //!
 //! The truth is invented: a thread pool and a buffer whose best sizes move with deploys. It shows
 //! how the controller behaves when it is known what happened; it says nothing about any real
