@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use exchange::{Server, BlockServerOptions, exchange};
+use exchange::{Server, ServerOptions, exchange};
 use forwarder::{Forwarder, Trouble};
 use namespaces::Wire;
 
@@ -48,7 +48,7 @@ fn connect(wire: &Wire, address: &str) -> TcpStream {
 #[test]
 fn linux_exchanges_data_over_a_wire() {
     let Some(wire) = wire("plain") else { return };
-    let server = Server::start(&wire, BlockServerOptions::default());
+    let server = Server::start(&wire, ServerOptions::default());
     let stream = connect(&wire, SERVER);
     // Frames of up to 64 KiB and unfinished checksums come, as from any peer on the same host.
     exchange(&stream, 20_000_000, 1);
@@ -59,7 +59,7 @@ fn linux_exchanges_data_over_a_wire() {
 #[test]
 fn linux_exchanges_data_over_ipv6() {
     let Some(wire) = wire("six") else { return };
-    let server = Server::start(&wire, BlockServerOptions::default());
+    let server = Server::start(&wire, ServerOptions::default());
     let stream = connect(&wire, "fd77::2");
     exchange(&stream, 2_000_000, 1);
     drop(stream);
@@ -76,7 +76,7 @@ fn linux_exchanges_data_over_a_bad_wire() {
         corruption: 50,
     };
     let forwarder = Forwarder::start(&wire, trouble, 7);
-    let server = Server::start(&wire, BlockServerOptions::default());
+    let server = Server::start(&wire, ServerOptions::default());
     let stream = connect(&wire, SERVER);
     exchange(&stream, 1_000_000, 1);
     drop(stream);
@@ -99,7 +99,7 @@ fn linux_exchanges_a_billion_bytes_over_a_bad_wire() {
         corruption: 10,
     };
     let forwarder = Forwarder::start(&wire, trouble, 11);
-    let server = Server::start(&wire, BlockServerOptions::default());
+    let server = Server::start(&wire, ServerOptions::default());
     let streams: Vec<TcpStream> = (0..8).map(|_| connect(&wire, SERVER)).collect();
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
 #[test]
 fn a_second_server_is_refused_and_changes_nothing() {
     let Some(wire) = wire("two") else { return };
-    let server = Server::start(&wire, BlockServerOptions::default());
+    let server = Server::start(&wire, ServerOptions::default());
     let before = wire.server.command("ip", &["link", "show", "eth0"]);
     let listen = format!("{SERVER}:{PORT}");
     let output = wire.server.example(&["echo", "eth0", &listen]);

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use dataplane::xdp::{Division, Interface, XdpMode, Program, XdpBackend, XdpError};
 
-use super::exchange::{Server, BlockServerOptions, config, exchange};
+use super::exchange::{Server, ServerOptions, config, exchange};
 use super::namespaces::Wire;
 use super::{SERVER, connect, wire_with_queues};
 
-const TWO: BlockServerOptions = BlockServerOptions {
+const TWO: ServerOptions = ServerOptions {
     mode: XdpMode::Auto,
     shards: 2,
 };
