@@ -27,7 +27,10 @@ pub(crate) fn msrv(root: &Path) -> anyhow::Result<ExitCode> {
         .args(["--workspace", "--all-targets", "--quiet"])
         .args(["--target-dir", "target/msrv"])
         .current_dir(root);
-    ended(step::run(&format!("cargo check, Rust {version}"), &mut check)?)
+    ended(step::run(
+        &format!("cargo check, Rust {version}"),
+        &mut check,
+    )?)
 }
 
 /// `cargo check` for aarch64.

@@ -14,11 +14,11 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::local_penalty::Apart;
 use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
+use crate::local_penalty::Apart;
 use crate::mixture::Mixture;
 use crate::normal::{log_cdf, log_improvement, quantile};
 use crate::settings::Acquisition;
@@ -246,7 +246,9 @@ impl AcquisitionFunction {
                 Acquisition::LogNoisyEi => Criterion::Improvement {
                     bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
                 },
-                Acquisition::Ei | Acquisition::LogEi => Criterion::Improvement { bests: vec![best] },
+                Acquisition::Ei | Acquisition::LogEi => {
+                    Criterion::Improvement { bests: vec![best] }
+                }
                 Acquisition::Poi => Criterion::Probability { best },
                 Acquisition::Ucb { beta } => Criterion::Confidence {
                     root_beta: beta.sqrt(),
@@ -387,7 +389,9 @@ impl Criterion {
                 let (log, _, _) = log_improvement(furthest / deviation);
                 soft_floor(deviation.ln() + log).0
             }
-            Criterion::Probability { best } => soft_floor(log_cdf((best - means[0]) / deviation).0).0,
+            Criterion::Probability { best } => {
+                soft_floor(log_cdf((best - means[0]) / deviation).0).0
+            }
             Criterion::Confidence { root_beta } => root_beta * deviation - means[0],
         }
     }

@@ -10,7 +10,7 @@
 use crate::coordinate::Coordinate;
 use crate::data::Data;
 use crate::gp::Gp;
-use crate::hyper::{Hyper, HALF_COSINE, length_penalty};
+use crate::hyper::{HALF_COSINE, Hyper, length_penalty};
 use crate::kernel::half_cosines_between;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;

@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn coordinates_are_what_is_expected_along_parameters() {
-        use Coordinate::{Categorical, Ordered, Continuous, Binary, Integer};
+        use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
         let list = |count: i64| (0..count).map(Value::Int).collect::<Vec<Value>>();
         let int = |high, log| Kind::Int {
             low: 1,

@@ -9,9 +9,9 @@
 
 use crate::coordinate::Coordinate;
 use crate::data::{Data, NOISE_MAX};
-use crate::lbfgs::minimise;
 use crate::hyper::{Basis, Hyper, Priors, bounds};
 use crate::kernel::{Kernel, half_cosines_between};
+use crate::lbfgs::minimise;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 
 /// A fitted process.
@@ -60,7 +60,10 @@ impl Gp {
             let task_correlation = data.task_correlation(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {
                 *alpha *= task_correlation[row];
-                for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&task_correlation) {
+                for (inverse, like) in inverse[row * n..(row + 1) * n]
+                    .iter_mut()
+                    .zip(&task_correlation)
+                {
                     *inverse *= task_correlation[row] * like;
                 }
             }
@@ -348,7 +351,11 @@ mod tests {
         linear: true,
         ..Shared::NOTHING
     };
-    const COORDINATES: [Coordinate; 3] = [Coordinate::Ordered, Coordinate::Ordered, Coordinate::Categorical];
+    const COORDINATES: [Coordinate; 3] = [
+        Coordinate::Ordered,
+        Coordinate::Ordered,
+        Coordinate::Categorical,
+    ];
 
     #[test]
     fn the_gradient_is_the_difference_quotient() {
@@ -360,14 +367,29 @@ mod tests {
             .into_iter()
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
-            let half_cosines = half_cosines_between(&COORDINATES, basis.half_cosine(), &data.points);
+            let half_cosines =
+                half_cosines_between(&COORDINATES, basis.half_cosine(), &data.points);
             let priors = Priors::fitted(3, basis);
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &COORDINATES, &half_cosines, &priors, &at, &mut gradient);
+            negative_log_posterior(
+                &data,
+                &COORDINATES,
+                &half_cosines,
+                &priors,
+                &at,
+                &mut gradient,
+            );
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &COORDINATES, &half_cosines, &priors, &at, &mut [0.0; 4])
+                negative_log_posterior(
+                    &data,
+                    &COORDINATES,
+                    &half_cosines,
+                    &priors,
+                    &at,
+                    &mut [0.0; 4],
+                )
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
@@ -462,9 +484,12 @@ mod tests {
 
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
-        use Coordinate::{Categorical, Ordered, Continuous, Binary};
+        use Coordinate::{Binary, Categorical, Continuous, Ordered};
         let data = data(20, 0.3);
-        for coordinates in [[Ordered, Continuous, Categorical], [Binary, Continuous, Binary]] {
+        for coordinates in [
+            [Ordered, Continuous, Categorical],
+            [Binary, Continuous, Binary],
+        ] {
             let hyper = Hyper {
                 shared: Shared {
                     quadratic: true,

@@ -109,7 +109,8 @@ pub(crate) fn draw(
             let half_cosines = half_cosines_between(coordinates, start.half_cosine, &data.points);
             move |hyper: &Hyper| log_likelihood(&data, coordinates, &half_cosines, hyper)
         };
-        let believe = |hyper: &mut Hyper, task_correlation| hyper.earlier.push((index, task_correlation));
+        let believe =
+            |hyper: &mut Hyper, task_correlation| hyper.earlier.push((index, task_correlation));
         let Some(mut believing) = before.first().cloned() else {
             break;
         };

@@ -245,7 +245,11 @@ impl Kernel {
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             gradient[*k] += deviation * PI * (by[0] * cosine - by[1] * sine);
         }
-        for (trend, by) in self.trends.iter().zip(&by_features[2 * self.half_cosines.len()..]) {
+        for (trend, by) in self
+            .trends
+            .iter()
+            .zip(&by_features[2 * self.half_cosines.len()..])
+        {
             trend.feature_gradient(x, *by, gradient);
         }
     }
@@ -418,7 +422,11 @@ fn half_cosines(coordinates: &[Coordinate], variance: f64) -> Vec<(usize, f64)> 
 
 /// What half waves of this variance add to the covariance of each pair of `points` (rows) up to the
 /// diagonal, row by row: it is the same for any length scales. Empty without waves.
-pub(crate) fn half_cosines_between(coordinates: &[Coordinate], variance: f64, points: &[f64]) -> Vec<f64> {
+pub(crate) fn half_cosines_between(
+    coordinates: &[Coordinate],
+    variance: f64,
+    points: &[f64],
+) -> Vec<f64> {
     let half_cosines = Kernel::new(coordinates, &vec![0.0; coordinates.len()], 0.0, variance);
     let features = half_cosines.features(points);
     let width = 2 * half_cosines.half_cosines.len();
@@ -500,8 +508,16 @@ mod tests {
 
     #[test]
     fn rows_of_points_one_after_another_are_rows() {
-        use Coordinate::{Categorical, Ordered, Continuous, Binary, Integer};
-        let coordinates = [Binary, Categorical, Integer, Binary, Ordered, Categorical, Continuous];
+        use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
+        let coordinates = [
+            Binary,
+            Categorical,
+            Integer,
+            Binary,
+            Ordered,
+            Categorical,
+            Continuous,
+        ];
         let ln_lengths = [0.1, -0.3, 0.8, 0.0, -1.0, 1.2, -0.7];
         let mut kernel = Kernel::new(&coordinates, &ln_lengths, 1.3, 0.5);
         let shared = Shared {

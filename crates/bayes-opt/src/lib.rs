@@ -26,22 +26,23 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
-mod local_penalty;
 mod constraint;
 mod coordinate;
+mod crash_classifier;
 mod data;
-mod lbfgs;
 mod design;
-mod hyper_sampling;
 mod encode;
 mod error;
 mod explain;
 mod feasibility;
+mod feasible_start;
 mod gp;
 mod hyper;
-mod feasible_start;
+mod hyper_sampling;
 mod kernel;
+mod lbfgs;
 mod linalg;
+mod local_penalty;
 mod mixture;
 mod model;
 mod normal;
@@ -56,7 +57,6 @@ mod space;
 mod transform;
 mod trend;
 mod value;
-mod crash_classifier;
 mod warm_start;
 
 pub use constraint::LinearConstraint;

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 
 use crate::acquisition::Evaluated;
 use crate::coordinate::Coordinate;
+use crate::crash_classifier;
 use crate::data::Data;
-use crate::hyper_sampling::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::{Demand, Feasibility};
 use crate::gp::{Gp, likeliest, log_posterior};
 use crate::hyper::{Basis, Hyper, Priors};
+use crate::hyper_sampling::{Length, draw, drawn_priors};
 use crate::mixture::Mixture;
-use crate::observation::{MeasuredValue, ObservedOutcome, EncodedObservation};
+use crate::observation::{EncodedObservation, MeasuredValue, ObservedOutcome};
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
-use crate::crash_classifier;
 use crate::warm_start::Earlier;
 
 /// Hyper-parameters by process, and how many observations they were fitted to: where the next fit
@@ -103,7 +103,8 @@ impl Model {
     ) -> Option<Model> {
         let mut completed: Vec<(usize, &EncodedObservation, MeasuredValue)> = Vec::new();
         let mut crashed: Vec<&[f64]> = Vec::new();
-        let mut constraints: BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>> = BTreeMap::new();
+        let mut constraints: BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>> =
+            BTreeMap::new();
         for (index, told) in told.iter().enumerate() {
             let ObservedOutcome::Completed {
                 objective,

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::acquisition::{Evaluated, AcquisitionFunction};
+use crate::acquisition::{AcquisitionFunction, Evaluated};
 use crate::design::{Design, fold};
 use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
 use crate::feasible_start::inside;
 use crate::model::{Memory, Model, survival};
-use crate::observation::{Observation, ObservedOutcome, Recommendation, EncodedObservation};
+use crate::observation::{EncodedObservation, Observation, ObservedOutcome, Recommendation};
 use crate::parameter::Parameter;
 use crate::replication::{most_worth_repeating, worth_repeating};
-use crate::search::{Belief, AcquisitionOptimizer};
+use crate::search::{AcquisitionOptimizer, Belief};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
 use crate::value::{Configuration, Value};
@@ -239,7 +239,12 @@ impl Optimizer {
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
-    fn search(&mut self, surface: &AcquisitionFunction, best: &[f64], observations: usize) -> Option<Vec<f64>> {
+    fn search(
+        &mut self,
+        surface: &AcquisitionFunction,
+        best: &[f64],
+        observations: usize,
+    ) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
         let mut survivors: Vec<&[f64]> = told
             .iter()

@@ -10,11 +10,11 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::acquisition::{Scratch, AcquisitionFunction};
-use crate::lbfgs::minimise;
+use crate::acquisition::{AcquisitionFunction, Scratch};
 use crate::design::sobol;
 use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
 use crate::feasible_start::towards;
+use crate::lbfgs::minimise;
 use crate::space::Space;
 use crate::value::round_to_i64;
 

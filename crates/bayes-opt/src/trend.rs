@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn coordinates_have_in_common_what_their_kinds_have() {
-        use Coordinate::{Categorical, Ordered, Continuous, Binary, Integer};
+        use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
         let heights = |coordinates: &[Coordinate], at: &[f64]| -> Vec<f64> {
             let lengths = vec![0.0; coordinates.len()];
             let all = Shared {
@@ -230,11 +230,17 @@ mod tests {
         assert!((middle + 1.0).abs() < 1e-12 && (averages - 1.0).abs() < 1e-12);
         // The shorter the length scale, the steeper.
         assert!(at(0, 0.0) > at(1, 0.0) && at(2, 0.0) > at(0, 0.0));
-        let half = Trend::quadratic(&[Coordinate::Continuous, Coordinate::Integer], &LENGTHS[..2]);
+        let half = Trend::quadratic(
+            &[Coordinate::Continuous, Coordinate::Integer],
+            &LENGTHS[..2],
+        );
         assert!(half.height(&[0.5, 0.0]) == half.height(&[0.5, 1.0]));
 
-        use Coordinate::{Continuous, Binary};
-        for (coordinates, share) in [([Binary; 3], 1.0), ([Continuous, Binary, Binary], 2.0 / 3.0)] {
+        use Coordinate::{Binary, Continuous};
+        for (coordinates, share) in [
+            ([Binary; 3], 1.0),
+            ([Continuous, Binary, Binary], 2.0 / 3.0),
+        ] {
             let slope = Trend::linear(&coordinates, &LENGTHS);
             let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
             let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
@@ -248,7 +254,7 @@ mod tests {
 
     #[test]
     fn gradients_are_difference_quotients() {
-        use Coordinate::{Categorical, Continuous, Binary};
+        use Coordinate::{Binary, Categorical, Continuous};
         let at = [0.2, 0.9, 0.4];
         for trend in [
             Trend::quadratic(&[Continuous, Categorical, Continuous], &LENGTHS),

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 use bayes_opt::{
-    Configuration, Kind, Observation, Optimizer, ObservedOutcome, Parameter, Settings, Space, Value,
+    Configuration, Kind, Observation, ObservedOutcome, Optimizer, Parameter, Settings, Space, Value,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -76,7 +76,10 @@ fn regret(evaluations: usize, earlier: impl Fn(u64) -> Vec<Vec<Observation>>) ->
             let configuration = optimizer.ask(1).unwrap().remove(0);
             let value = bowl(&configuration, BEST) + 0.1 * (rng.random::<f64>() - 0.5);
             optimizer
-                .tell(Observation::now(configuration, ObservedOutcome::completed(value)))
+                .tell(Observation::now(
+                    configuration,
+                    ObservedOutcome::completed(value),
+                ))
                 .unwrap();
         }
         bowl(&optimizer.best().unwrap().configuration, BEST)
@@ -204,7 +207,10 @@ fn what_crashed_there_is_not_asked_first() {
             .collect(),
     );
     // It did very well once, and crashed since.
-    told.push(Observation::now(best.clone(), ObservedOutcome::completed(-3.0)));
+    told.push(Observation::now(
+        best.clone(),
+        ObservedOutcome::completed(-3.0),
+    ));
     told.push(Observation::now(best.clone(), ObservedOutcome::Crashed));
     let settings = Settings {
         earlier: vec![told],

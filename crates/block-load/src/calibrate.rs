@@ -8,7 +8,7 @@ use qos::{CalibrationError, Curve, DeviceModel, Operation};
 use serde::Serialize;
 
 use crate::LoadError;
-use crate::generator::{self, ArrivalProcess, LoadSpec, AccessPattern, LoadResult};
+use crate::generator::{self, AccessPattern, ArrivalProcess, LoadResult, LoadSpec};
 use crate::medium::Medium;
 use crate::picture::{Chart, PlotLine};
 
@@ -139,7 +139,12 @@ fn rates(loads: u32) -> impl Iterator<Item = f64> {
     })
 }
 
-fn load(plan: &CalibrationPlan, read_percent: u8, arrivals: ArrivalProcess, number: u64) -> LoadSpec {
+fn load(
+    plan: &CalibrationPlan,
+    read_percent: u8,
+    arrivals: ArrivalProcess,
+    number: u64,
+) -> LoadSpec {
     LoadSpec {
         arrivals,
         read_share: f64::from(read_percent) / 100.0,

@@ -52,7 +52,8 @@ fn a_whole_configuration_is_read() {
 #[test]
 fn the_samples_are_read() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let sample = BlockConfig::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
+    let sample =
+        BlockConfig::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
     assert_eq!(sample.tenants.len(), 2);
     let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
     let blocks = manual.split("```toml\n").skip(1);

@@ -127,7 +127,8 @@ mod tests {
             is_preallocated: false,
             is_direct: true,
         };
-        let plan = |backing: &Backing| Device::plan("d", backing, qos::SharedDevice::new(None), true);
+        let plan =
+            |backing: &Backing| Device::plan("d", backing, qos::SharedDevice::new(None), true);
         let first = plan(&at("disk")).unwrap();
         assert_eq!(
             (first.size_bytes, to_make(&first.backing).is_some()),

@@ -168,7 +168,13 @@ impl Found {
         })
     }
 
-    fn device(self, name: &str, backing: &Backing, qos: qos::SharedDevice, is_writable: bool) -> Device {
+    fn device(
+        self,
+        name: &str,
+        backing: &Backing,
+        qos: qos::SharedDevice,
+        is_writable: bool,
+    ) -> Device {
         Device {
             name: name.to_owned(),
             storage: self.storage,
@@ -578,7 +584,8 @@ mod tests {
                 drop(under_way);
             });
             // One that only reads must not see old data either.
-            let device = Device::open("d", &backing, qos::SharedDevice::new(None), is_direct).unwrap();
+            let device =
+                Device::open("d", &backing, qos::SharedDevice::new(None), is_direct).unwrap();
             assert!(ended.load(Ordering::SeqCst), "direct: {is_direct}");
             writer.join().unwrap();
             drop(device);

@@ -9,7 +9,9 @@ use crate::device::{FileStorage, Storage};
 use crate::export::Export;
 use crate::nbd::Errno;
 use crate::nbd::reply::{Address, Extent};
-use crate::nbd::request::{FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, RequestKind, NbdRequest};
+use crate::nbd::request::{
+    FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, NbdRequest, RequestKind,
+};
 use crate::pool::BufferPool;
 
 /// Zeros that are written at once where the kernel cannot make a range zero itself.
@@ -261,7 +263,10 @@ impl Pending {
 
     /// The command is done: its data go to stable storage if the client wants that.
     fn after_main<C: Calls>(&mut self, token: u64, calls: &mut C) -> Option<Outcome> {
-        let writes = matches!(self.request.kind, RequestKind::WriteZeroes | RequestKind::Trim);
+        let writes = matches!(
+            self.request.kind,
+            RequestKind::WriteZeroes | RequestKind::Trim
+        );
         if writes && self.request.has(FLAG_FUA) && self.stage != Stage::Sync {
             self.stage = Stage::Sync;
             return self.submit(token, calls);
@@ -283,7 +288,9 @@ impl Pending {
             Err(errno) => return self.failed(token, errno, calls, pool),
         };
         match (self.stage, self.request.kind) {
-            (Stage::Sync, _) | (Stage::Main, RequestKind::Flush | RequestKind::Cache) => Some(Outcome::Done),
+            (Stage::Sync, _) | (Stage::Main, RequestKind::Flush | RequestKind::Cache) => {
+                Some(Outcome::Done)
+            }
             (Stage::Main, RequestKind::Read | RequestKind::Write) | (Stage::ZeroFill, _) => {
                 if moved == 0 {
                     return Some(Outcome::Failed(
@@ -314,8 +321,8 @@ impl Pending {
         calls: &mut C,
         pool: &mut BufferPool,
     ) -> Option<Outcome> {
-        let moves_data =
-            matches!(self.request.kind, RequestKind::Read | RequestKind::Write) || self.stage == Stage::ZeroFill;
+        let moves_data = matches!(self.request.kind, RequestKind::Read | RequestKind::Write)
+            || self.stage == Stage::ZeroFill;
         if errno == libc::EINVAL && moves_data && !self.is_buffered {
             if let Some(file) = self.file() {
                 file.raise_alignment();
@@ -323,8 +330,10 @@ impl Pending {
             self.is_buffered = true;
             return self.submit(token, calls);
         }
-        let allocates = matches!(self.request.kind, RequestKind::WriteZeroes | RequestKind::Trim)
-            && self.stage == Stage::Main;
+        let allocates = matches!(
+            self.request.kind,
+            RequestKind::WriteZeroes | RequestKind::Trim
+        ) && self.stage == Stage::Main;
         // A block device knows the call, but not for parts of its blocks.
         if allocates && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) {
             if errno != libc::EINVAL

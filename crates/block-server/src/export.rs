@@ -9,7 +9,7 @@ use dataplane::Time;
 use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Grouped, Objective, TenantSpec};
 
-use crate::allow::{TenantAccess, ClientIdentity};
+use crate::allow::{ClientIdentity, TenantAccess};
 use crate::calibration::model_of;
 use crate::config::{self, Backing, BlockConfig, ConfigError, DeviceSpec};
 use crate::creation::to_make;

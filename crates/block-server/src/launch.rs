@@ -259,7 +259,8 @@ pub fn check(file: &Path) -> Result<Checked, BlockLaunchError> {
 /// # Errors
 /// The kernel's refusal.
 pub fn catch_signals() -> Result<Signals, BlockLaunchError> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(BlockLaunchError::start("signals cannot be caught"))
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(BlockLaunchError::start("signals cannot be caught"))
 }
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
@@ -387,7 +388,10 @@ struct Sockets {
 
 /// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
 /// its address is one of those in the configuration.
-fn sockets(config: &BlockConfig, waits: &mut dyn FnMut(AddressInUse)) -> Result<Sockets, BlockLaunchError> {
+fn sockets(
+    config: &BlockConfig,
+    waits: &mut dyn FnMut(AddressInUse),
+) -> Result<Sockets, BlockLaunchError> {
     let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
     let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
     let inherited = uring::inherited()?.into_iter();

@@ -306,8 +306,9 @@ impl Shared {
             let shards: Vec<&qos::TenantFigures> = fares.iter().map(|fare| &fare.tenant).collect();
             let rates = fares.iter().map(|fare| fare.rates);
             let rates = rates.fold(Rates::default(), Rates::and);
-            let whole =
-                |pick: fn(&qos::TenantFigures) -> u64| shards.iter().map(|&shard| pick(shard)).sum();
+            let whole = |pick: fn(&qos::TenantFigures) -> u64| {
+                shards.iter().map(|&shard| pick(shard)).sum()
+            };
             TenantStatus {
                 objective: export.objective,
                 reserved_tokens_per_s: export
@@ -479,7 +480,8 @@ impl Shared {
     }
 
     fn connection_metrics(&self, page: &mut String) {
-        let total = |pick: fn(&BlockCounters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
+        let total =
+            |pick: fn(&BlockCounters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
         let rows = [
             (
                 "connections_total",

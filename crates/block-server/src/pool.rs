@@ -322,8 +322,9 @@ mod tests {
     #[test]
     fn a_connection_past_its_share_waits_for_itself() {
         let mut pool = BufferPool::new(256 << 20);
-        let room =
-            |pool: &BufferPool, account: &Account, wanted_for| pool.room(account, 1 << 20, wanted_for);
+        let room = |pool: &BufferPool, account: &Account, wanted_for| {
+            pool.room(account, 1 << 20, wanted_for)
+        };
         for (mut account, share_bytes) in [(Account::default(), 2 << 20), (trusted(), 64 << 20)] {
             pool.reserve(&mut account, share_bytes - (1 << 20));
             assert_eq!(room(&pool, &account, Use::Large), Room::Free);

@@ -17,8 +17,8 @@ use crate::export::by_key;
 use crate::lock::lock;
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
-use crate::nbd::request::{RequestKind, NbdRequest};
-use crate::pool::{LINES, BufferPool, Room, Use};
+use crate::nbd::request::{NbdRequest, RequestKind};
+use crate::pool::{BufferPool, LINES, Room, Use};
 pub use crate::shared::Shared;
 use crate::tenants::Tenants;
 
@@ -75,7 +75,9 @@ pub(crate) fn memory_of(request: &NbdRequest, storage: &Storage) -> usize {
     match (request.kind, storage) {
         (RequestKind::Write, _) => pages(request.payload_bytes.into()),
         (RequestKind::Read, Storage::File(_)) => pages(request.len_bytes),
-        (RequestKind::WriteZeroes, Storage::File(_)) => pages(request.len_bytes.min(ZERO_FILL_BYTES)),
+        (RequestKind::WriteZeroes, Storage::File(_)) => {
+            pages(request.len_bytes.min(ZERO_FILL_BYTES))
+        }
         _ => 0,
     }
 }

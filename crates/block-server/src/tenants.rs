@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dataplane::{FlowId, Time};
-use qos::{DeviceNotice, Operation, TenantRequest as Order, Scheduler, TenantId};
+use qos::{DeviceNotice, Operation, Scheduler, TenantId, TenantRequest as Order};
 
 use crate::device::Device;
 use crate::export::{Deficit, Export, Exports, Key, by_key};
 use crate::lock::lock;
-use crate::nbd::request::{RequestKind, NbdRequest};
+use crate::nbd::request::{NbdRequest, RequestKind};
 use crate::rates::{Fare, Meter};
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
@@ -245,7 +245,13 @@ impl Tenants {
     }
 
     /// Puts a request into its tenant's queue. False: the queue is full.
-    pub(crate) fn enqueue(&mut self, tenant: u32, request: &NbdRequest, slot: u32, now: Time) -> bool {
+    pub(crate) fn enqueue(
+        &mut self,
+        tenant: u32,
+        request: &NbdRequest,
+        slot: u32,
+        now: Time,
+    ) -> bool {
         let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
             return false;
         };
@@ -345,7 +351,8 @@ impl Tenants {
         for served in self.served.iter_mut().flatten() {
             let device = &served.device;
             while let Some(notice) = served.scheduler.take_notice() {
-                let (DeviceNotice::Deficit { tenant, .. } | DeviceNotice::DeficitOver { tenant }) = notice
+                let (DeviceNotice::Deficit { tenant, .. } | DeviceNotice::DeficitOver { tenant }) =
+                    notice
                 else {
                     self.notices.push_back((device.name.clone(), notice));
                     continue;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cache_server::launch::{Isolation, Network, CacheOptions, serve, serve_stack};
+use cache_server::launch::{CacheOptions, Isolation, Network, serve, serve_stack};
 use cache_server::settings::CacheSettings;
 use dataplane::idle::IdlePolicy;
 

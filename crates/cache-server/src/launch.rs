@@ -20,7 +20,7 @@ use dataplane::metrics::Page;
 use dataplane::sandbox::{self, Opens, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use dataplane::uring::{self, Uring, UringConfig};
-use dataplane::xdp::{Division, Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -191,7 +191,10 @@ fn policy(options: &CacheOptions, settings: CacheSettings) -> BatchPolicy {
 ///
 /// # Errors
 /// [`CacheLaunchError`]: nothing is left behind.
-pub fn serve(options: &CacheOptions, notice: &mut dyn FnMut(CacheNotice)) -> Result<i32, CacheLaunchError> {
+pub fn serve(
+    options: &CacheOptions,
+    notice: &mut dyn FnMut(CacheNotice),
+) -> Result<i32, CacheLaunchError> {
     let settings = match &options.settings_file {
         Some(path) => options.settings.read(path)?,
         None => options.settings,
@@ -421,7 +424,11 @@ struct XdpQueues {
 
 impl XdpQueues {
     /// The queue that was named, or all queues of the interface.
-    fn find(options: &CacheOptions, interface: &str, queue: Option<u32>) -> Result<Self, CacheLaunchError> {
+    fn find(
+        options: &CacheOptions,
+        interface: &str,
+        queue: Option<u32>,
+    ) -> Result<Self, CacheLaunchError> {
         if let Some(queue) = queue
             && options.cores.len() > 1
         {

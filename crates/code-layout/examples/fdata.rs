@@ -8,7 +8,7 @@
 //! a stripped file are called after their address there.
 #![allow(clippy::print_stdout, reason = "it prints a profile")]
 
-use code_layout::{Terminator, Function, Image, Profile};
+use code_layout::{Function, Image, Profile, Terminator};
 
 /// How BOLT calls a function that has no symbol (`--allow-stripped`).
 fn name(start: u64) -> String {

@@ -7,11 +7,16 @@
 use std::time::Instant;
 
 use code_layout::{
-    FunctionId, Image, LayoutOrder, PatchSelection, Placement, LayoutPlan, Profile, Skipped, check, emit,
+    FunctionId, Image, LayoutOrder, LayoutPlan, PatchSelection, Placement, Profile, Skipped, check,
+    emit,
 };
 
 /// Emits the movable functions and compares them with the file.
-fn emit_all(image: &Image, order: LayoutOrder, every: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn emit_all(
+    image: &Image,
+    order: LayoutOrder,
+    every: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let functions = (0..image.functions().len())
         .step_by(every)
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())

@@ -134,7 +134,11 @@ impl Memory {
 impl Index {
     /// Goes back over an instruction. `Some(Some(n))`: the index is below n. `None`: its origin is
     /// lost.
-    fn step_back(&mut self, walk: &Disassembly<'_>, instruction: &Instruction) -> Option<Option<u64>> {
+    fn step_back(
+        &mut self,
+        walk: &Disassembly<'_>,
+        instruction: &Instruction,
+    ) -> Option<Option<u64>> {
         let register = match self.place {
             Place::Register(register) => register,
             Place::Memory(memory) => return keeps(walk, instruction, &memory).then_some(None),
@@ -221,7 +225,12 @@ fn is_high_byte(register: Register) -> bool {
 
 /// What an unsigned comparison before a conditional jump says of the index where the jump went this
 /// way.
-fn guard(walk: &Disassembly<'_>, branch: &Instruction, taken: bool, mut index: Index) -> Option<u64> {
+fn guard(
+    walk: &Disassembly<'_>,
+    branch: &Instruction,
+    taken: bool,
+    mut index: Index,
+) -> Option<u64> {
     let inclusive = match (branch.mnemonic(), taken) {
         (Mnemonic::Ja, false) | (Mnemonic::Jbe, true) => true,
         (Mnemonic::Jae, false) | (Mnemonic::Jb, true) => false,

@@ -42,7 +42,10 @@ pub fn emit(image: &Image, plan: &LayoutPlan, placement: &Placement) -> Result<E
     linker.finish()
 }
 
-fn check_counters(plan: &LayoutPlan, placement: &Placement) -> Result<Option<CounterAddressing>, Error> {
+fn check_counters(
+    plan: &LayoutPlan,
+    placement: &Placement,
+) -> Result<Option<CounterAddressing>, Error> {
     if plan.counters() == 0 {
         return Ok(None);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register, RflagsBits};
 
-use crate::flow::{BasicBlock, Terminator, Function};
+use crate::flow::{BasicBlock, Function, Terminator};
 use crate::image::Image;
 
 /// What `inc` changes: all arithmetic flags but the carry.

@@ -2,6 +2,7 @@
 
 use iced_x86::FlowControl;
 
+use crate::address_taken;
 use crate::binary::{ENTRY_BYTES, FunctionId};
 use crate::error::{Skip, Skipped};
 use crate::image::Image;
@@ -9,7 +10,6 @@ use crate::instruction::Kind;
 use crate::jump_table::JumpTable;
 use crate::lsda::Lsda;
 use crate::tables;
-use crate::address_taken;
 use crate::unwind::Unwind;
 use crate::walk::Disassembly;
 
@@ -219,7 +219,11 @@ fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     Ok(function)
 }
 
-fn build_blocks(walk: &Disassembly<'_>, tables: &[JumpTable], skipped: &mut Skipped) -> Vec<BasicBlock> {
+fn build_blocks(
+    walk: &Disassembly<'_>,
+    tables: &[JumpTable],
+    skipped: &mut Skipped,
+) -> Vec<BasicBlock> {
     let mut blocks: Vec<BasicBlock> = Vec::new();
     let mut open: Option<BasicBlock> = None;
     for instruction in walk.sorted() {

@@ -70,7 +70,11 @@ impl Footprint {
 /// Of the functions of a plan: where they lie in the file (pages of vaddrs), and where they were
 /// emitted (pages of runtime addresses).
 #[must_use]
-pub fn footprints(plan: &LayoutPlan, emitted: &Emitted, profile: &Profile) -> (Footprint, Footprint) {
+pub fn footprints(
+    plan: &LayoutPlan,
+    emitted: &Emitted,
+    profile: &Profile,
+) -> (Footprint, Footprint) {
     let (mut before, mut after) = (Footprint::default(), Footprint::default());
     let mut lines = BTreeSet::new();
     let mut hot: Vec<(u64, u64)> = Vec::new();

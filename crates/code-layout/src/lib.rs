@@ -11,6 +11,7 @@
 //! for what was emitted.
 #![forbid(unsafe_code)]
 
+mod address_taken;
 mod assemble;
 mod binary;
 mod bounds;
@@ -45,7 +46,6 @@ mod runtimes;
 mod sweep;
 mod symbols;
 mod tables;
-mod address_taken;
 mod unwind;
 mod vtable;
 mod walk;
@@ -60,7 +60,7 @@ pub use emitted::{
     CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
 };
 pub use error::{Error, Skip, Skipped};
-pub use flow::{BasicBlock, BlockId, Call, Terminator, Function};
+pub use flow::{BasicBlock, BlockId, Call, Function, Terminator};
 pub use footprint::{Footprint, footprints};
 pub use image::Image;
 pub use jump_table::JumpTable;

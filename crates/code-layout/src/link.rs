@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::assemble::{Assembled, Field, EmittedInstruction, Target};
+use crate::assemble::{Assembled, EmittedInstruction, Field, Target};
 use crate::emitted::{Emitted, Placement};
 use crate::error::{Error, Skip, Skipped};
 use crate::frames::{self, NewFrame};

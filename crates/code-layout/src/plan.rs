@@ -11,7 +11,7 @@ use crate::call_graph;
 use crate::counters::{self, FlowEdge};
 use crate::error::{Skip, Skipped};
 use crate::ext_tsp;
-use crate::flow::{BlockId, Terminator, Function};
+use crate::flow::{BlockId, Function, Terminator};
 use crate::image::Image;
 use crate::profile::{Edge, FunctionCounts, Profile};
 
@@ -251,7 +251,10 @@ fn with_counters(function: &Function, order: &[Piece], edges: &[FlowEdge]) -> Ve
         pieces.push(piece);
         let exit = &function.blocks[id].exit;
         pieces.extend(behind.get(&id));
-        falls_into_next = matches!(exit, Terminator::FallThrough | Terminator::Branch(_) | Terminator::Trap);
+        falls_into_next = matches!(
+            exit,
+            Terminator::FallThrough | Terminator::Branch(_) | Terminator::Trap
+        );
     }
     pieces.extend(aside);
     let taken = counted().filter(|(edge, _)| edge.from.is_some() && edge.taken);

@@ -147,7 +147,9 @@ fn sweep(binary: &Binary) -> Sweep {
             data[data.partition_point(|at| *at <= base)..].first() > Some(&slot)
         })
     };
-    taken.retain(|taken: &Taken| !matches!(taken.holder, AddressHolder::Data(slot) if is_entry(slot)));
+    taken.retain(
+        |taken: &Taken| !matches!(taken.holder, AddressHolder::Data(slot) if is_entry(slot)),
+    );
     taken.sort_unstable();
     taken.dedup();
     Sweep {

@@ -232,7 +232,11 @@ fn plain_memory(instruction: &Instruction) -> bool {
 }
 
 /// The last instruction before `at` in its block that writes a register.
-fn definition<'w>(walk: &'w Disassembly<'_>, at: u64, register: Register) -> Option<&'w Instruction> {
+fn definition<'w>(
+    walk: &'w Disassembly<'_>,
+    at: u64,
+    register: Register,
+) -> Option<&'w Instruction> {
     walk.backwards(at)
         .find(|each| walk.writes_register(each, register))
 }

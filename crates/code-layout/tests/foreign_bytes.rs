@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use code_layout::{
-    CounterAddressing, CounterArea, Error, FunctionId, Image, LayoutOrder, PatchSelection, Placement,
-    LayoutPlan, Profile, check, emit,
+    CounterAddressing, CounterArea, Error, FunctionId, Image, LayoutOrder, LayoutPlan,
+    PatchSelection, Placement, Profile, check, emit,
 };
 use proptest::prelude::*;
 
@@ -265,7 +265,11 @@ fn what_does_not_fit_or_reach_is_an_error() {
     let functions: Vec<_> = (0..image.functions().len())
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
         .collect();
-    let plan = LayoutPlan::new(functions.clone(), &Profile::default(), LayoutOrder::Original);
+    let plan = LayoutPlan::new(
+        functions.clone(),
+        &Profile::default(),
+        LayoutOrder::Original,
+    );
     let small = Placement {
         cache_address: 1 << 20,
         cache_bytes: 64,

@@ -8,8 +8,8 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, as_written_here, check_dir,
-    check_wall_time,
+    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, as_written_here,
+    check_dir, check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
@@ -178,7 +178,11 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued => Ok((State::Paused, None, None)),
-                State::Running => Ok((State::Running, Some(UserRequest::Pause), row.message.clone())),
+                State::Running => Ok((
+                    State::Running,
+                    Some(UserRequest::Pause),
+                    row.message.clone(),
+                )),
                 state => Err(refused(
                     id,
                     state,
@@ -280,7 +284,9 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued | State::Paused => Ok((State::Stopped, None, None)),
-                State::Running => Ok((State::Running, Some(UserRequest::Stop), row.message.clone())),
+                State::Running => {
+                    Ok((State::Running, Some(UserRequest::Stop), row.message.clone()))
+                }
                 state => Err(refused(id, state, "it has ended already")),
             })
         })?;
@@ -756,7 +762,10 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         assert_eq!(row.carries_nothing_over(), None);
         let observed = |name: &str| {
             let values = [(name.to_owned(), bayes_opt::Value::Int(1))];
-            Observation::now(Configuration(values.into()), bayes_opt::ObservedOutcome::Crashed)
+            Observation::now(
+                Configuration(values.into()),
+                bayes_opt::ObservedOutcome::Crashed,
+            )
         };
         row.prior = vec![observed("y")];
         assert!(row.carries_nothing_over().is_some());

@@ -6,8 +6,8 @@ use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::continuous::{
-    self, Acting, Alert, Applied, ContinuousController, Flow, HostThen, Round, Seen, ContinuousState as Known, Task,
-    Tuned, World,
+    self, Acting, Alert, Applied, ContinuousController, ContinuousState as Known, Flow, HostThen,
+    Round, Seen, Task, Tuned, World,
 };
 use tuner::ledger::LedgerEvent;
 use tuner::live::{Changed, Changes, Live};
@@ -28,7 +28,11 @@ const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(2);
 
 impl Coordinator {
     /// The controller of a continuous experiment, as it was kept.
-    pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<ContinuousController, Error> {
+    pub(crate) fn controller(
+        &self,
+        id: i64,
+        spec: &CheckedSpec,
+    ) -> Result<ContinuousController, Error> {
         controller_of(&self.store.moment(id, 0)?, spec)
     }
 
@@ -110,11 +114,16 @@ impl Coordinator {
         };
         let (state, message) = match (&ran, row.wish) {
             (Err(error), _) => (State::Failed, Some(format!("{error}{in_force}"))),
-            (Ok(()), Some(UserRequest::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
-            (Ok(()), Some(UserRequest::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
+            (Ok(()), Some(UserRequest::Stop)) => {
+                (State::Stopped, Some(format!("stopped{in_force}")))
+            }
+            (Ok(()), Some(UserRequest::Pause)) => {
+                (State::Paused, Some(format!("paused{in_force}")))
+            }
             (Ok(()), _) => (State::Queued, self.why_queued()),
         };
-        self.store.session_ended(id, state, message.as_deref(), &row.report)?;
+        self.store
+            .session_ended(id, state, message.as_deref(), &row.report)?;
         if restored.is_complete() {
             return Ok(());
         }
@@ -207,7 +216,12 @@ fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<ContinuousContro
     let state = moment.state.clone();
     let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
     let control = spec.space.default_configuration();
-    Ok(ContinuousController::resume(rules, control, state, &moment.rounds))
+    Ok(ContinuousController::resume(
+        rules,
+        control,
+        state,
+        &moment.rounds,
+    ))
 }
 
 /// How the message of an experiment at rest ends while something of it is promoted.
@@ -328,7 +342,11 @@ impl World for LiveWorld<'_> {
                 return Flow::On;
             };
             let current_run = self.coordinator.current_run();
-            drop(self.coordinator.wake.wait_timeout(current_run, left.min(LOOK)));
+            drop(
+                self.coordinator
+                    .wake
+                    .wait_timeout(current_run, left.min(LOOK)),
+            );
         }
     }
 
@@ -368,10 +386,15 @@ impl World for LiveWorld<'_> {
         self.live
             .set_baseline(state.promoted.as_ref().map(|it| it.configuration.clone()));
         self.kept = Some(state.clone());
-        self.progress(state.pending_change.as_ref().map(|pending_change| match pending_change {
-            Acting::Promote(_) => "promoting".into(),
-            Acting::RollBack(_) => "rolling back".into(),
-        }));
+        self.progress(
+            state
+                .pending_change
+                .as_ref()
+                .map(|pending_change| match pending_change {
+                    Acting::Promote(_) => "promoting".into(),
+                    Acting::RollBack(_) => "rolling back".into(),
+                }),
+        );
         Ok(())
     }
 
@@ -541,7 +564,10 @@ json = { requests = "n", latency_p99_us = "us" }
 
     /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can
     /// be measured, where the knob is put right as soon as `then` says so.
-    fn changed_since(boot_id: &str, then: impl Fn(&[HistoryEntry], &std::path::Path)) -> Vec<HistoryEntry> {
+    fn changed_since(
+        boot_id: &str,
+        then: impl Fn(&[HistoryEntry], &std::path::Path),
+    ) -> Vec<HistoryEntry> {
         let dir = tempfile::tempdir().unwrap();
         let knob = dir.path().join("knob");
         std::fs::write(&knob, "50\n").unwrap();

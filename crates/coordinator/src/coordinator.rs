@@ -175,7 +175,9 @@ impl Coordinator {
     }
 
     pub(crate) fn current_run(&self) -> MutexGuard<'_, Option<CurrentRun>> {
-        self.current_run.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current_run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There may be something to do.

@@ -299,7 +299,11 @@ pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     if let Some(rest) = row.unfinished_rollback() {
         return Some(unfinished(row.id, &rest.left));
     }
-    let is_reconfigurable = row.spec.target.as_ref().is_some_and(TargetSpec::is_reconfigurable);
+    let is_reconfigurable = row
+        .spec
+        .target
+        .as_ref()
+        .is_some_and(TargetSpec::is_reconfigurable);
     (row.spec.mode == ExperimentMode::Once && row.in_force().is_some() && is_reconfigurable).then(|| {
         format!(
             "experiment {0} cannot be measured while its winner is in force. Roll back experiment {0} first. You can promote the \

@@ -122,7 +122,8 @@ impl Coordinator {
         }
         let others = self.store.experiments()?.into_iter();
         let others = others.filter(|it| it.id != id && it.always_on);
-        let others = others.filter(|it| !matches!(it.wish, Some(UserRequest::Pause | UserRequest::Stop)));
+        let others =
+            others.filter(|it| !matches!(it.wish, Some(UserRequest::Pause | UserRequest::Stop)));
         let active = others.filter(|it| matches!(it.state, State::Queued | State::Running));
         Ok(active.map(|it| it.id).collect())
     }

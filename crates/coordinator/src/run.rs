@@ -146,14 +146,19 @@ impl Coordinator {
         if row.spec.mode == ExperimentMode::Once
             && let Some(why) = self.bars_measuring(&row)?
         {
-            self.store.session_ended(id, State::Paused, Some(&why), &row.report)?;
+            self.store
+                .session_ended(id, State::Paused, Some(&why), &row.report)?;
             return Ok(true);
         }
         let spec = match self.checked(&row) {
             Ok(spec) => spec,
             Err(error) => {
-                self.store
-                    .session_ended(id, State::Failed, Some(&error.to_string()), &row.report)?;
+                self.store.session_ended(
+                    id,
+                    State::Failed,
+                    Some(&error.to_string()),
+                    &row.report,
+                )?;
                 return Ok(true);
             }
         };
@@ -325,7 +330,8 @@ impl Coordinator {
             _ => {}
         }
         report.keep_verified(&row.report);
-        self.store.session_ended(id, state, message.as_deref(), &report)?;
+        self.store
+            .session_ended(id, state, message.as_deref(), &report)?;
         if restored.is_complete() {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use tuner::TunerError;
 use tuner::continuous::{Alert, Task, ask};
 use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
-use tuner::ledger::{self, LedgerEvent, ResumeState, Ledger};
+use tuner::ledger::{self, Ledger, LedgerEvent, ResumeState};
 use tuner::report::{EvaluationRecord, Failure};
 
 use crate::coordinator::{Coordinator, Progress};
@@ -176,7 +176,9 @@ impl<'a> RunSession<'a> {
         Ok(ledger::RunControl {
             budget: Some(budget),
             queued: self.offered.clone(),
-            pause: row.wish == Some(UserRequest::Pause) || store.is_queue_paused()? || self.must_pause(),
+            pause: row.wish == Some(UserRequest::Pause)
+                || store.is_queue_paused()?
+                || self.must_pause(),
         })
     }
 }

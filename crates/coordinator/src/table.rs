@@ -16,7 +16,9 @@ use parquet::schema::types::Type;
 use tuner::evaluation::Block;
 use tuner::metrics::{unit, with_unit};
 use tuner::report::EvaluationRecord;
-use tuner::spec::{ConstraintLimit, MetricConstraint, ObjectiveScale, ObjectiveSpec, ParameterType, Spec};
+use tuner::spec::{
+    ConstraintLimit, MetricConstraint, ObjectiveScale, ObjectiveSpec, ParameterType, Spec,
+};
 
 use crate::error::Error;
 use crate::store::EvaluationRow;

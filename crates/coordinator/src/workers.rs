@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tuner::assignment::EvaluationResult;
-use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 
 use crate::error::Error;
 use crate::store::Store;

@@ -13,7 +13,7 @@ use coordinator::store::{Location, State, Store};
 use coordinator::{Bus, Coordinator};
 use tuner::assignment::{self, EvaluationResult};
 use tuner::ledger::LedgerEvent;
-use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -55,9 +55,12 @@ fn simulated(order: &WorkOrder) -> EvaluationResult {
     let seed = order.ticket.number as u64;
     let control = spec.space.default_configuration();
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);
-    assignment::measure(&spec, &order.assignment, &mut service, &mut |_: &LedgerEvent<
-        '_,
-    >| ())
+    assignment::measure(
+        &spec,
+        &order.assignment,
+        &mut service,
+        &mut |_: &LedgerEvent<'_>| (),
+    )
     .unwrap()
 }
 

@@ -19,7 +19,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{Once, State as ExperimentState, ExperimentSummary};
+use coordinator::store::{ExperimentSummary, Once, State as ExperimentState};
 use coordinator::{Coordinator, Error};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

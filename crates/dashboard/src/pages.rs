@@ -18,7 +18,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use coordinator::Error;
-use coordinator::store::{ExperimentRow, State as ExperimentState, ExperimentSummary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, State as ExperimentState};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
 use tuner::report::{ArmResult, change, confidence_percent, difference};
@@ -376,7 +376,8 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
         let coordinator = &app.coordinator;
         let role = visitor.role;
         let experiments = coordinator.store().experiments()?.into_iter();
-        let experiments: Vec<ExperimentSummary> = experiments.map(|it| readers::summary(role, it)).collect();
+        let experiments: Vec<ExperimentSummary> =
+            experiments.map(|it| readers::summary(role, it)).collect();
         let running = experiments
             .iter()
             .find(|summary| summary.state == ExperimentState::Running);

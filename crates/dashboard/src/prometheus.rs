@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use coordinator::ClaimCounts;
-use coordinator::store::{ContinuousStanding, State as ExperimentState, ExperimentSummary};
+use coordinator::store::{ContinuousStanding, ExperimentSummary, State as ExperimentState};
 use jiff::Timestamp;
 use tuner::continuous::ContinuousPhase;
 
@@ -174,7 +174,9 @@ fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
             .into_iter()
             .filter(|state| *state != ExperimentState::Running)
             .map(|state| state.to_string());
-        let each = ContinuousPhase::ALL.map(|doing| doing.to_string()).into_iter();
+        let each = ContinuousPhase::ALL
+            .map(|doing| doing.to_string())
+            .into_iter();
         each.chain(resting).map(move |state| {
             let value = f64::from(u8::from(state == present));
             (format!("{{{labels},state=\"{state}\"}}"), value)
@@ -270,7 +272,8 @@ mod tests {
             experiment: ExperimentState::Running,
             state: tuner::continuous::ContinuousState::new(now),
         };
-        let said = |standing: &ContinuousStanding| text_of_continuous(std::slice::from_ref(standing), now);
+        let said =
+            |standing: &ContinuousStanding| text_of_continuous(std::slice::from_ref(standing), now);
         let first = said(&standing);
         let of = |state: &str, value: u8| {
             format!(

@@ -22,7 +22,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::tcp::wire::Ip;
 use dataplane::tcp::{Config, KeepAlive};
-use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::SeedableRng as _;

@@ -19,7 +19,7 @@ use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig};
-use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use dataplane::{Application, Backend, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::rngs::StdRng;

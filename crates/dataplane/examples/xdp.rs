@@ -25,7 +25,7 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::tcp::KeepAlive;
 use dataplane::tcp::wire::Ip;
-use dataplane::xdp::{Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use dataplane::{Application, Calls, Context, Error, Event, FlowId, Shard, ShardConfig, Time};
 
 /// Sends back what arrives. What cannot be sent yet is kept, and counts against the window.

@@ -17,7 +17,7 @@ use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
 use tuner::assignment::{self, EvaluationResult};
 use tuner::ledger::LedgerEvent;
-use tuner::protocol::{Hello, WorkOrder, Reply, WorkerMessage};
+use tuner::protocol::{Hello, Reply, WorkOrder, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
 /// Workers that share a connection.

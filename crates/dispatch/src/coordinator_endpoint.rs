@@ -12,7 +12,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{Client, HeaderMap};
 use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
-use tuner::protocol::{WorkOrder, Reply, WorkerMessage};
+use tuner::protocol::{Reply, WorkOrder, WorkerMessage};
 
 use crate::config::ServerConfig;
 use crate::connection::{COORDINATOR, STREAM, WORK, connect};

@@ -13,12 +13,12 @@
 
 mod config;
 mod connection;
+mod coordinator_endpoint;
 mod error;
 mod hex;
-mod coordinator_endpoint;
 mod signing;
 pub mod worker;
 
 pub use config::{Allow, Nats, ServerConfig, WorkerConfig};
-pub use error::Error;
 pub use coordinator_endpoint::CoordinatorEndpoint;
+pub use error::Error;

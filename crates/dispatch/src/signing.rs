@@ -127,7 +127,11 @@ fn commands(spec: &Spec) -> Vec<&[String]> {
 ///
 /// # Errors
 /// What it does not allow.
-pub(crate) fn is_allowed(allow: &Allow, order: &WorkOrder, spec: &CheckedSpec) -> Result<(), String> {
+pub(crate) fn is_allowed(
+    allow: &Allow,
+    order: &WorkOrder,
+    spec: &CheckedSpec,
+) -> Result<(), String> {
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the worker's allow list, and the order is not signed with a key that it knows"

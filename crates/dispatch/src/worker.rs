@@ -17,7 +17,7 @@ use tuner::assignment::{self, EvaluationResult, Purpose};
 use tuner::ledger::LedgerEvent;
 use tuner::live::Live;
 use tuner::process::Interrupt;
-use tuner::protocol::{Hello, Instance, WorkOrder, Reply, WorkerMessage, Ticket};
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::report::Failure;
 
 use crate::config::{OWN_LABELS, WorkerConfig};
@@ -453,7 +453,13 @@ impl Worker<'_> {
 
     /// Brings a result until the coordinator has written it down, or does not want it. After a
     /// signal that is tried once; then the order is left to others, at once.
-    async fn bring(&self, message: &Message, ticket: Ticket, attempt: i64, measured: EvaluationResult) {
+    async fn bring(
+        &self,
+        message: &Message,
+        ticket: Ticket,
+        attempt: i64,
+        measured: EvaluationResult,
+    ) {
         let mut result = WorkerMessage::Result {
             ticket,
             attempt,

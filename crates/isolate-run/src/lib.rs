@@ -31,6 +31,6 @@ pub use error::IsolateError;
 pub use record::{RecordLine, RecordedRun, read as read_record};
 pub use run::{Finish, RunOptions, Watcher, run};
 pub use selftest::{SelftestRow, selftest};
-pub use status::{GroupStatus, ServiceStatus, IsolationStatus, read as read_status};
+pub use status::{GroupStatus, IsolationStatus, ServiceStatus, read as read_status};
 pub use steer::DecisionOutcome;
 pub use watchdog::watchdog;

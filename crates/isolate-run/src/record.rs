@@ -119,7 +119,7 @@ pub fn read(directory: &Path) -> Result<RecordedRun, IsolateError> {
 
 #[cfg(test)]
 mod tests {
-    use isolation::{Reason, ActuatorSetting};
+    use isolation::{ActuatorSetting, Reason};
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use host::{Journal, RestoreReport, Roots};
 use isolation::{
-    IsolationController, Decision, GroupSeen, MachineSeen, MachineObservation, ServiceSeen, ActuatorSetting, Subject,
-    guarded,
+    ActuatorSetting, Decision, GroupSeen, IsolationController, MachineObservation, MachineSeen,
+    ServiceSeen, Subject, guarded,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -19,7 +19,7 @@ use crate::counters::{Counters, Machine, Rates, Traffic};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
 use crate::record::{RecordLine, Recorder};
-use crate::status::{self, GroupStatus, ServiceStatus, IsolationStatus};
+use crate::status::{self, GroupStatus, IsolationStatus, ServiceStatus};
 use crate::steer::{DecisionOutcome, Steer};
 use crate::subject::{Place, is_same_or_above, place_of};
 use crate::watchdog::Watchdog;

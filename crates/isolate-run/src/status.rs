@@ -128,11 +128,12 @@ pub fn read(state_dir: &Path) -> Result<Option<IsolationStatus>, IsolateError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(IsolateError::file(&path, error)),
     };
-    let status: IsolationStatus = serde_json::from_slice(&bytes).map_err(|error| IsolateError::Record {
-        path,
-        line: error.line(),
-        why: error.to_string(),
-    })?;
+    let status: IsolationStatus =
+        serde_json::from_slice(&bytes).map_err(|error| IsolateError::Record {
+            path,
+            line: error.line(),
+            why: error.to_string(),
+        })?;
     // A killed controller leaves its file.
     let lives = host::start_time(&host::Roots::default(), status.pid).is_ok();
     Ok(lives.then_some(status))

@@ -7,7 +7,7 @@ use host::{
     Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, Freezer, Frequency,
     HostError, Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
 };
-use isolation::{Decision, ActuatorSetting, Subject};
+use isolation::{ActuatorSetting, Decision, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::subject::Place;
@@ -343,7 +343,11 @@ mod tests {
         ("sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "100000\n"),
     ];
 
-    fn carry(steer: &mut Steer, journal: &mut Journal, setting: ActuatorSetting) -> DecisionOutcome {
+    fn carry(
+        steer: &mut Steer,
+        journal: &mut Journal,
+        setting: ActuatorSetting,
+    ) -> DecisionOutcome {
         let place = Place {
             group: Some("batch".to_owned()),
             pid: None,
@@ -366,7 +370,10 @@ mod tests {
             (ActuatorSetting::QuotaCores(None), "-1"),
         ];
         for (setting, wanted) in all {
-            assert_eq!(carry(&mut steer, &mut journal, setting), DecisionOutcome::Applied);
+            assert_eq!(
+                carry(&mut steer, &mut journal, setting),
+                DecisionOutcome::Applied
+            );
             assert_eq!(quota().trim(), wanted, "{setting:?}");
         }
     }
@@ -382,28 +389,54 @@ mod tests {
         ] {
             let outcome = carry(&mut steer, &mut journal, setting);
             assert!(
-                matches!(outcome, DecisionOutcome::Lacking(_) | DecisionOutcome::Refused(_)),
+                matches!(
+                    outcome,
+                    DecisionOutcome::Lacking(_) | DecisionOutcome::Refused(_)
+                ),
                 "{setting:?} {outcome:?}"
             );
         }
-        carry(&mut steer, &mut journal, ActuatorSetting::QuotaCores(Some(0.5)));
+        carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.5)),
+        );
         let file = dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us");
         fs::write(&file, "33000\n").unwrap();
-        let outcome = carry(&mut steer, &mut journal, ActuatorSetting::QuotaCores(Some(0.6)));
-        assert!(matches!(outcome, DecisionOutcome::Yielded(_)), "{outcome:?}");
+        let outcome = carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.6)),
+        );
+        assert!(
+            matches!(outcome, DecisionOutcome::Yielded(_)),
+            "{outcome:?}"
+        );
         // Left to them from now on, whatever they do.
         fs::write(&file, "50000\n").unwrap();
-        carry(&mut steer, &mut journal, ActuatorSetting::QuotaCores(Some(0.6)));
+        carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.6)),
+        );
         assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50000");
         assert_eq!(steer.yielded().count(), 1);
         steer.reload(None);
         assert_eq!(
-            carry(&mut steer, &mut journal, ActuatorSetting::QuotaCores(Some(0.6))),
+            carry(
+                &mut steer,
+                &mut journal,
+                ActuatorSetting::QuotaCores(Some(0.6))
+            ),
             DecisionOutcome::Applied
         );
         fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpu/batch")).unwrap();
         assert_eq!(
-            carry(&mut steer, &mut journal, ActuatorSetting::QuotaCores(Some(0.1))),
+            carry(
+                &mut steer,
+                &mut journal,
+                ActuatorSetting::QuotaCores(Some(0.1))
+            ),
             DecisionOutcome::Vanished
         );
     }

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::controller::{IsolationController, Every, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::harm::{HarmMemory, load_step_near};
 use crate::numbers::number;
 use crate::observation::{MachineObservation, ServiceSeen};
@@ -166,8 +166,11 @@ impl IsolationController for Autothrottle {
             }
             if let Some(quota) = steered.captain.quota_cores {
                 let subject = Subject::Service(service.name.clone());
-                self.outbox
-                    .put(subject, ActuatorSetting::QuotaCores(Some(quota)), steered.why);
+                self.outbox.put(
+                    subject,
+                    ActuatorSetting::QuotaCores(Some(quota)),
+                    steered.why,
+                );
             }
         }
         self.outbox.take()

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::decision::{Decision, Reason, ActuatorSetting};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::numbers::number;
 use crate::plant::{GROUP, Moment, Plant, PlantModel};
 
@@ -52,7 +52,10 @@ pub fn ceiling(model: &PlantModel, load: f64) -> Ceiling {
         with_everything: load,
     };
     for quota in (1..=SHARES).map(|part| model.cores * number(part) / number(SHARES)) {
-        let cpu = [ActuatorSetting::CpuIdle(true), ActuatorSetting::QuotaCores(Some(quota))];
+        let cpu = [
+            ActuatorSetting::CpuIdle(true),
+            ActuatorSetting::QuotaCores(Some(quota)),
+        ];
         best.with_quota = best.with_quota.max(utilisation(&model, &cpu, FREE, load));
         for rest in &rests {
             let used = utilisation(&model, &cpu, *rest, load);

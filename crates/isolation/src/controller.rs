@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::observation::MachineObservation;
 
 /// A state machine that shares a machine.
@@ -53,7 +53,12 @@ impl Outbox {
 
     /// The same wish for every group that runs. What was said to a group that does not run is
     /// forgotten.
-    pub(crate) fn put_groups(&mut self, seen: &MachineObservation, setting: ActuatorSetting, reason: Reason) {
+    pub(crate) fn put_groups(
+        &mut self,
+        seen: &MachineObservation,
+        setting: ActuatorSetting,
+        reason: Reason,
+    ) {
         for group in &seen.groups {
             let subject = Subject::Group(group.name.clone());
             if group.is_running {

@@ -2,8 +2,8 @@
 //! what 65 % of the machine's CPU leaves over the use of services and system. It never looks at a
 //! latency.
 
-use crate::controller::{IsolationController, Every, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::observation::MachineObservation;
 
 /// koordlet's `CPUSuppressIntervalSeconds`.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::controller::{IsolationController, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::observation::MachineObservation;
 
 /// The settings that the policy `static` writes. A setting that you leave out does not change.

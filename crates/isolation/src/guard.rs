@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::controller::{IsolationController, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::observation::MachineObservation;
 use crate::policy::PolicySettings;
 
@@ -73,7 +73,8 @@ impl IsolationController for Guard {
                 self.outbox = Outbox::default();
             }
             self.holding = Some(reason);
-            self.outbox.put_groups(seen, ActuatorSetting::Off(true), reason);
+            self.outbox
+                .put_groups(seen, ActuatorSetting::Off(true), reason);
             return self.outbox.take();
         }
         let resumed = self.holding.take().is_some();
@@ -82,7 +83,8 @@ impl IsolationController for Guard {
         }
         let decisions = self.inner.step(seen, now_s);
         for decision in &decisions {
-            if let (Subject::Group(name), ActuatorSetting::Off(off)) = (&decision.subject, decision.setting)
+            if let (Subject::Group(name), ActuatorSetting::Off(off)) =
+                (&decision.subject, decision.setting)
             {
                 self.off.insert(name.clone(), off);
             }

@@ -4,8 +4,8 @@
 //! One departure: read literally, the paper's branches on slack run only for a load between 0.80
 //! and 0.85. Here the slack is judged independently of the load.
 
-use crate::controller::{IsolationController, Every, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::load_step;
 use crate::network::batch_egress_mbit;
@@ -291,7 +291,11 @@ impl IsolationController for Heracles {
                 outbox.put_groups(seen, ActuatorSetting::LlcWays(self.ways), Reason::Cache);
             }
             if seen.machine.power_w.is_some() {
-                outbox.put_groups(seen, ActuatorSetting::Frequency(self.frequency), Reason::PowerLimit);
+                outbox.put_groups(
+                    seen,
+                    ActuatorSetting::Frequency(self.frequency),
+                    Reason::PowerLimit,
+                );
             }
             if let Some(rate) = self.egress_mbit {
                 outbox.put_groups(seen, ActuatorSetting::EgressMbit(rate), Reason::Network);
@@ -333,7 +337,12 @@ mod tests {
         }
     }
 
-    fn run(heracles: &mut Heracles, seen: &MachineObservation, from_s: f64, to_s: f64) -> Vec<String> {
+    fn run(
+        heracles: &mut Heracles,
+        seen: &MachineObservation,
+        from_s: f64,
+        to_s: f64,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         let mut now_s = from_s;
         while now_s < to_s {

@@ -52,10 +52,10 @@ mod tail;
 
 pub use ceiling::{Ceiling, ceiling};
 pub use controller::IsolationController;
-pub use decision::{Decision, Reason, ActuatorSetting, Subject};
+pub use decision::{ActuatorSetting, Decision, Reason, Subject};
 pub use fixed::FixedSettings;
 pub use guard::guarded;
-pub use observation::{GroupSeen, MachineSeen, MachineObservation, ServiceSeen};
+pub use observation::{GroupSeen, MachineObservation, MachineSeen, ServiceSeen};
 pub use plant::{Antagonist, Plant, PlantModel, ServiceModel};
 pub use policy::{Policy, PolicySettings};
 pub use simulation::{Simulated, SimulatedRow, Simulation, simulate};

@@ -3,8 +3,8 @@
 //! slack, best-effort work gets more. A step that did not help turns the wheel; a step that did
 //! harm is undone at once.
 
-use crate::controller::{IsolationController, Every, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::numbers::whole;
 use crate::observation::MachineObservation;
 

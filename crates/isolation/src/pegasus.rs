@@ -1,8 +1,8 @@
 //! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while
 //! best-effort work is off or absent, because Heracles' power loop would fight with it.
 
-use crate::controller::{IsolationController, Every, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::observation::MachineObservation;
 
 /// How often it acts. The paper polls latency every second.

@@ -13,9 +13,9 @@ use rand_chacha::ChaCha8Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::{Decision, ActuatorSetting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Subject};
 use crate::numbers::{number, whole};
-use crate::observation::{GroupSeen, MachineSeen, MachineObservation, ServiceSeen};
+use crate::observation::{GroupSeen, MachineObservation, MachineSeen, ServiceSeen};
 use crate::tail::Tail;
 
 /// Queueing above the knee: p99 = base (1 + K ρ / (1 − ρ)).

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::autothrottle::LEAST_CORES;
 use crate::controller::Outbox;
-use crate::decision::{Decision, Reason, ActuatorSetting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
 use crate::observation::{MachineObservation, ServiceSeen};
@@ -143,8 +143,11 @@ impl Reclaim {
             reserved.step(service, seen.machine.cores, now_s);
             if let Some(quota) = reserved.quota_cores {
                 let subject = Subject::Service(service.name.clone());
-                self.outbox
-                    .put(subject, ActuatorSetting::QuotaCores(Some(quota)), reserved.why);
+                self.outbox.put(
+                    subject,
+                    ActuatorSetting::QuotaCores(Some(quota)),
+                    reserved.why,
+                );
             }
         }
         self.outbox.take()

@@ -15,7 +15,7 @@
 //! ([`crate::reclaim`]).
 
 use crate::controller::{IsolationController, Outbox};
-use crate::decision::{Decision, Reason, ActuatorSetting};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
 use crate::network::batch_egress_mbit;
@@ -399,7 +399,11 @@ impl IsolationController for Slackline {
         let outbox = &mut self.outbox;
         outbox.put_groups(seen, ActuatorSetting::CpuIdle(true), Reason::Start);
         if let Some(egress) = self.egress {
-            outbox.put_groups(seen, ActuatorSetting::EgressMbit(egress.mbit), Reason::Network);
+            outbox.put_groups(
+                seen,
+                ActuatorSetting::EgressMbit(egress.mbit),
+                Reason::Network,
+            );
         }
         if self.budget <= 0.0 {
             outbox.put_groups(seen, ActuatorSetting::Off(true), self.why);
@@ -466,7 +470,12 @@ mod tests {
         }
     }
 
-    fn run(slackline: &mut Slackline, seen: &MachineObservation, from_s: u32, to_s: u32) -> Vec<String> {
+    fn run(
+        slackline: &mut Slackline,
+        seen: &MachineObservation,
+        from_s: u32,
+        to_s: u32,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         for second in from_s..to_s {
             let decisions = slackline.step(seen, f64::from(second));

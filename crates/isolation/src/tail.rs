@@ -111,7 +111,10 @@ mod tests {
     fn few_requests_say_little_and_many_say_much() {
         // 2 % above an allowed 1 %.
         assert_eq!(tail(50, Some(1), 6.0).verdict(5.0), TailVerdict::Unclear);
-        assert_eq!(tail(20_000, Some(400), 6.0).verdict(5.0), TailVerdict::Violated);
+        assert_eq!(
+            tail(20_000, Some(400), 6.0).verdict(5.0),
+            TailVerdict::Violated
+        );
         // None above: 100 requests do not show that fewer than 1 % are.
         assert_eq!(tail(100, Some(0), 1.0).verdict(5.0), TailVerdict::Unclear);
         assert_eq!(tail(400, Some(0), 1.0).verdict(5.0), TailVerdict::Within);

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use isolation::{
-    Antagonist, Decision, GroupSeen, MachineObservation, Plant, PlantModel, Policy, PolicySettings,
-    ServiceModel, ServiceSeen, ActuatorSetting, Simulation, guarded, simulate,
+    ActuatorSetting, Antagonist, Decision, GroupSeen, MachineObservation, Plant, PlantModel,
+    Policy, PolicySettings, ServiceModel, ServiceSeen, Simulation, guarded, simulate,
 };
 use proptest::prelude::*;
 

@@ -10,7 +10,7 @@ use crate::counts::Counts;
 use crate::engine::{Engine, Task};
 use crate::machine::{Sampler, Watch};
 use crate::network::Network;
-use crate::plan::{Pace, LoadPlan};
+use crate::plan::{LoadPlan, Pace};
 use crate::report::{Circumstances, LoadReport};
 use crate::service::Service;
 use crate::{Error, ServiceOnHost};

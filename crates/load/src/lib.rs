@@ -49,8 +49,8 @@ pub use arrivals::Arrivals;
 pub use endpoint::Endpoint;
 pub use generator::run;
 pub use machine::{Neighbours, ServiceOnHost};
-pub use plan::{Pace, LoadPlan};
-pub use report::{Bottleneck, DisturbedSecond, Latency, Parts, LoadReport};
+pub use plan::{LoadPlan, Pace};
+pub use report::{Bottleneck, DisturbedSecond, Latency, LoadReport, Parts};
 pub use requests::{HttpRequest, check_method};
 pub use second::Disturbance;
 

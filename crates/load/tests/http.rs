@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use load::{Arrivals, Endpoint, Pace, LoadPlan, LoadReport, HttpRequest, run};
+use load::{Arrivals, Endpoint, HttpRequest, LoadPlan, LoadReport, Pace, run};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 

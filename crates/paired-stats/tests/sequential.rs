@@ -3,8 +3,8 @@
 
 mod noise;
 
-use paired_stats::{SequentialTest, SequentialVerdict};
 use noise::{Shape, autocorrelated, draw};
+use paired_stats::{SequentialTest, SequentialVerdict};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

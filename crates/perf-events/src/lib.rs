@@ -17,6 +17,6 @@ mod tracefs;
 pub use counter::Counter;
 pub use error::Error;
 pub use format::{Field, TracepointFormat};
-pub use record::{SampledBranches, Record, TracepointSample, Tick};
+pub use record::{Record, SampledBranches, Tick, TracepointSample};
 pub use ring::Ring;
 pub use tracefs::Tracefs;

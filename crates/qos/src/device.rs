@@ -13,7 +13,7 @@ use crate::feedback::{Feedback, Seen};
 use crate::learning::{Finding, Learner};
 use crate::notice::{DeviceNotice, Notices};
 use crate::word::Word;
-use crate::{DeviceModel, CalibrationDrift, Objective, TenantSpec, rounded, tokens_of};
+use crate::{CalibrationDrift, DeviceModel, Objective, TenantSpec, rounded, tokens_of};
 
 /// Schedulers of one device at most: one bit of a word each.
 pub const THREADS_MAX: u32 = 64;
@@ -591,7 +591,8 @@ impl Control {
             Finding::Nothing => {}
             Finding::Drifted(drift) => {
                 self.drift = Some(drift);
-                self.notices.push(DeviceNotice::CalibrationNoLongerHolds(drift));
+                self.notices
+                    .push(DeviceNotice::CalibrationNoLongerHolds(drift));
             }
             Finding::Holds => {
                 self.drift = None;

@@ -41,18 +41,18 @@ pub mod simulated;
 mod tenant;
 mod word;
 
-pub use admission::{Admission, Headroom, Refused, TokenShares, TENANTS_MAX};
+pub use admission::{Admission, Headroom, Refused, TENANTS_MAX, TokenShares};
 pub use calibration::{ASSUMED_WRITE_COST, CalibrationError, CalibrationPoint, fit};
 pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST, WRITE_COST_MAX};
 pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel, POINTS_MAX};
-pub use device::{SharedDevice, DeviceFigures, THREADS_MAX};
+pub use device::{DeviceFigures, SharedDevice, THREADS_MAX};
 pub use grouped::Grouped;
 pub use latency::LatencyWindow;
 pub use learning::CalibrationDrift;
 pub use notice::DeviceNotice;
 pub use queue::QUEUE_ENTRIES_MAX;
-pub use scheduler::{Full, TenantRequest, Scheduler, TooManyThreads};
-pub use tenant::{IOPS_MAX, Objective, P95_US_MAX, TenantId, TenantSpec, TenantFigures};
+pub use scheduler::{Full, Scheduler, TenantRequest, TooManyThreads};
+pub use tenant::{IOPS_MAX, Objective, P95_US_MAX, TenantFigures, TenantId, TenantSpec};
 
 /// Tokens are counted in millionths, so that a round of a microsecond adds what it should.
 pub(crate) const MICRO: i64 = 1_000_000;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use qos::simulated::p3600_model;
 use qos::{
-    SharedDevice, DeviceNotice, Objective, Operation, QUEUE_ENTRIES_MAX, Refused, TenantRequest, Scheduler,
-    TENANTS_MAX, THREADS_MAX, TenantId, TenantSpec,
+    DeviceNotice, Objective, Operation, QUEUE_ENTRIES_MAX, Refused, Scheduler, SharedDevice,
+    TENANTS_MAX, THREADS_MAX, TenantId, TenantRequest, TenantSpec,
 };
 
 fn objective(p95_us: u32, iops: u32, read_share: f64) -> TenantSpec {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{SharedDevice, Objective, Operation, TenantRequest, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 /// 10,000 requests of 190 tokens a second.
 const OBJECTIVE: Objective = Objective {

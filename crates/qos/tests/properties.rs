@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{SharedDevice, Objective, Operation, TenantRequest, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 const WRITE: i64 = 1000;
 /// The largest request of these tests, in blocks.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use machine::{CRITICAL, GREEDY, Load, Machine, OBJECTIVE};
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{SharedDevice, Objective, Operation, TenantRequest, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 /// Tokens a second that it reserves.
 const RESERVED: u64 = 3_800_000;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::is_of_thread;
 use crate::handlers::continuations;
 use crate::inject::{self, STUB_BYTES};
-use crate::manifest::{Manifest, AppliedPatch};
+use crate::manifest::{AppliedPatch, Manifest};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::stop::{declined, not_stopping, one_stopped, state, stopped, threads_by_chance};

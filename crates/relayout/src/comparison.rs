@@ -142,7 +142,11 @@ pub fn compare(
 }
 
 /// How long a block has to be for this process.
-fn length(meter: &mut UnitMeter, unit: &WorkUnit, effort: &ComparisonOptions) -> Result<Duration, RelayoutError> {
+fn length(
+    meter: &mut UnitMeter,
+    unit: &WorkUnit,
+    effort: &ComparisonOptions,
+) -> Result<Duration, RelayoutError> {
     let seen = block(meter, 0, FIRST_LOOK.max(effort.block))?;
     let per_s = seen.units / seen.seconds;
     block_length(per_s, effort.block).map_err(|least| RelayoutError::LittleWork {

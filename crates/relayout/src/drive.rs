@@ -1,12 +1,12 @@
 //! Does what the [`Driver`] asks for, with a process, and tells of each step.
 
 use crate::comparison::{ComparisonOptions, Gain, compare};
-use crate::driver::{DriverAction, Driver, DriverEvent, DriverSettings, ProcessState};
+use crate::driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessState};
 use crate::layout::ProfilingOptions;
 use crate::session::Session;
 use crate::status::{Fit, PauseUs, RelayoutStatus};
 use crate::units::WorkUnit;
-use crate::{RelayoutError, ManifestStore};
+use crate::{ManifestStore, RelayoutError};
 
 /// What a process is driven with.
 #[derive(Clone, Debug, Default)]

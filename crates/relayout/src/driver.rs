@@ -252,7 +252,8 @@ impl Driver {
             }
             // Declined for what it does, while layouts for other workloads are held.
             (state, DriverEvent::Load(load))
-                if state == ProcessState::Optimized || state == ProcessState::Declined && load.fit.is_some() =>
+                if state == ProcessState::Optimized
+                    || state == ProcessState::Declined && load.fit.is_some() =>
             {
                 self.look_at_workload(&load)
             }
@@ -268,9 +269,14 @@ impl Driver {
             }
             (ProcessState::Profiling | ProcessState::Reoptimizing, DriverEvent::Done) => {
                 let placement = self.placement;
-                self.go(ProcessState::Optimizing, DriverAction::Install { placement })
+                self.go(
+                    ProcessState::Optimizing,
+                    DriverAction::Install { placement },
+                )
             }
-            (ProcessState::Optimizing, DriverEvent::Done) => self.go(ProcessState::Verifying, DriverAction::Compare),
+            (ProcessState::Optimizing, DriverEvent::Done) => {
+                self.go(ProcessState::Verifying, DriverAction::Compare)
+            }
             (ProcessState::Verifying, DriverEvent::Compared(gain)) => self.judge(gain),
             (state, DriverEvent::Failed(why)) => {
                 let is_before = matches!(
@@ -307,7 +313,10 @@ impl Driver {
         self.placement += 1;
         if self.placement < self.settings.placements {
             let placement = self.placement;
-            return self.go(ProcessState::Optimizing, DriverAction::Install { placement });
+            return self.go(
+                ProcessState::Optimizing,
+                DriverAction::Install { placement },
+            );
         }
         let why = format!(
             "no gain shown at {} placements (the last: {})",
@@ -315,7 +324,10 @@ impl Driver {
             change(gain)
         );
         if self.has_won {
-            self.end(ProcessState::Declined, format!("{why} for what it does now"));
+            self.end(
+                ProcessState::Declined,
+                format!("{why} for what it does now"),
+            );
             return DriverAction::LeaveOriginal;
         }
         self.end(ProcessState::RolledBack, why);
@@ -430,7 +442,12 @@ impl Driver {
         self.go_as(state, None, action)
     }
 
-    fn go_as(&mut self, state: ProcessState, reason: Option<String>, action: DriverAction) -> DriverAction {
+    fn go_as(
+        &mut self,
+        state: ProcessState,
+        reason: Option<String>,
+        action: DriverAction,
+    ) -> DriverAction {
         self.state = state;
         self.reason = reason;
         action

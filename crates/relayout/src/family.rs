@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use host::Roots;
 
 use crate::calls;
-use crate::manifest::{Manifest, AppliedPatch, Region};
+use crate::manifest::{AppliedPatch, Manifest, Region};
 use crate::process::Process;
 use crate::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
 use crate::unwinder::Unwinder;
@@ -102,7 +102,11 @@ pub(crate) fn join(
 }
 
 /// Maps a region into a process. The stub has been announced, and so has the region.
-pub(crate) fn map(process: &Process, region: &Region, stub: &AppliedPatch) -> Result<(), RelayoutError> {
+pub(crate) fn map(
+    process: &Process,
+    region: &Region,
+    stub: &AppliedPatch,
+) -> Result<(), RelayoutError> {
     let access = if region.is_code {
         libc::PROT_EXEC
     } else {

@@ -20,7 +20,7 @@ use code_layout::{BuildId, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Gain;
-use crate::{RelayoutError, ManifestStore};
+use crate::{ManifestStore, RelayoutError};
 
 /// The version of the format, and the oldest one that is read: there one file held one profile, and
 /// nothing of how it was measured.
@@ -119,7 +119,11 @@ impl CachedProfile {
     /// # Errors
     /// [`HostError::Locked`](host::HostError::Locked),
     /// [`HostError::Journal`](host::HostError::Journal).
-    pub(crate) fn save(&self, store: &ManifestStore, replaced: &[PathBuf]) -> Result<(), RelayoutError> {
+    pub(crate) fn save(
+        &self,
+        store: &ManifestStore,
+        replaced: &[PathBuf],
+    ) -> Result<(), RelayoutError> {
         let _lock = store.lock()?;
         let directory = directory(store);
         fs::DirBuilder::new()

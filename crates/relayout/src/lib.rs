@@ -10,7 +10,6 @@
 //!
 //! The unsafe code is in `ptrace`.
 
-mod patched_process;
 mod calls;
 mod cave;
 mod chain;
@@ -29,6 +28,7 @@ pub mod manifest;
 pub mod maps;
 mod memory;
 mod moved;
+mod patched_process;
 mod patching;
 mod phases;
 mod process;
@@ -45,16 +45,16 @@ mod units;
 mod unused;
 mod unwinder;
 
-pub use patched_process::{PatchedProcess, UnreleasedMemory};
 pub use code_layout::Footprint;
 pub use comparison::{BlockRecord, Compared, ComparisonOptions, Gain, compare};
-pub use cover::{LayoutCandidate, Cover};
+pub use cover::{Cover, LayoutCandidate};
 pub use drive::{Drive, drive};
-pub use driver::{DriverAction, Driver, ProcessLoad, DriverEvent, DriverSettings, ProcessState};
+pub use driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessLoad, ProcessState};
 pub use error::{Declined, RelayoutError};
 pub use layout::{KeptProfile, LayoutSummary, ProfilingOptions, TopFunction};
-pub use manifest::{Manifest, AppliedPatch, RecordedProcess, ManifestStore};
+pub use manifest::{AppliedPatch, Manifest, ManifestStore, RecordedProcess};
 pub use memory::ProcessMemory;
+pub use patched_process::{PatchedProcess, UnreleasedMemory};
 pub use patching::Switched;
 pub use process::{Object, Process};
 pub use region::HEADER_BYTES;

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use code_layout::{
-    BasicBlock, Branches, Emitted, Function, FunctionId, Image, Placement, LayoutPlan, Profile, Skip, Skipped,
+    BasicBlock, Branches, Emitted, Function, FunctionId, Image, LayoutPlan, Placement, Profile,
+    Skip, Skipped,
 };
 
 use crate::RelayoutError;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::{find_stub, take_out_stub};
 use crate::chain::Chain;
-use crate::manifest::{Generation, LoadedObject, Manifest, AppliedPatch, Region, ManifestStore};
+use crate::manifest::{AppliedPatch, Generation, LoadedObject, Manifest, ManifestStore, Region};
 use crate::maps::{self, Mapping, PAGE};
 use crate::patching::{Switched, originals, places, write_image};
 use crate::process::{Object, Process};
@@ -205,7 +205,10 @@ impl PatchedProcess {
 
     /// Announces a stub in the text, and with it whatever else was put down in the manifest and who
     /// is written into.
-    pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<AppliedPatch, RelayoutError> {
+    pub(crate) fn announce_stub(
+        &mut self,
+        maps: &[Mapping],
+    ) -> Result<AppliedPatch, RelayoutError> {
         let stub = find_stub(&self.process, &self.manifest, maps)?;
         self.manifest.stub = Some(stub.clone());
         self.save()?;
@@ -270,7 +273,10 @@ impl PatchedProcess {
     }
 
     /// The patches that can be made.
-    fn applicable(&self, mut patches: Vec<AppliedPatch>) -> Result<Vec<AppliedPatch>, RelayoutError> {
+    fn applicable(
+        &self,
+        mut patches: Vec<AppliedPatch>,
+    ) -> Result<Vec<AppliedPatch>, RelayoutError> {
         let originals = originals(&self.manifest);
         let mut kept: Vec<AppliedPatch> = Vec::with_capacity(patches.len());
         patches.sort_by_key(|patch| patch.address);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::handlers::continuations;
-use crate::manifest::{LoadedObject, Manifest, AppliedPatch};
+use crate::manifest::{AppliedPatch, LoadedObject, Manifest};
 use crate::maps::{Mapping, PAGE};
 use crate::process::Process;
 use crate::sharing::all_stopped;
@@ -258,7 +258,10 @@ fn occupied(
 
 /// One write a page, from its first changed byte to its last: what lies between is written as it
 /// is.
-fn runs(changes: &[Change<'_>], memory: &ProcessMemory) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
+fn runs(
+    changes: &[Change<'_>],
+    memory: &ProcessMemory,
+) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
     for Change {
         address, wanted, ..

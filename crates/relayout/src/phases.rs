@@ -3,7 +3,7 @@
 
 use code_layout::Profile;
 
-use crate::cover::{LayoutCandidate, Hot, Ran};
+use crate::cover::{Hot, LayoutCandidate, Ran};
 use crate::layout::LayoutSummary;
 use crate::moved::Moved;
 

@@ -9,7 +9,7 @@ use crate::calls::take_out_stub;
 use crate::chain::{Chain, unwinder_in};
 use crate::error::is_of_thread;
 use crate::inject;
-use crate::manifest::{Manifest, AppliedPatch, Region};
+use crate::manifest::{AppliedPatch, Manifest, Region};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;

@@ -8,24 +8,24 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Emitted, LayoutOrder, PatchSelection, Placement, LayoutPlan,
-    Profile, Skipped,
+    CallSites, CounterAddressing, CounterArea, Emitted, LayoutOrder, LayoutPlan, PatchSelection,
+    Placement, Profile, Skipped,
 };
 
-use crate::patched_process::PatchedProcess;
 use crate::cover::{Cover, Ran};
 use crate::driver::ProcessLoad;
 use crate::kept::{Counting, KeptFile};
 use crate::layout::{KeptProfile, LayoutSummary, ProfilingOptions, TOP};
 use crate::loaded::Loaded;
-use crate::manifest::{Bytes, AppliedPatch, Region};
+use crate::manifest::{AppliedPatch, Bytes, Region};
 use crate::maps::PAGE;
 use crate::moved::{self, Moved};
+use crate::patched_process::PatchedProcess;
 use crate::phases::{Phase, Phases};
 use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, branches, sample};
-use crate::{Declined, RelayoutError, ManifestStore, sharing};
+use crate::{Declined, ManifestStore, RelayoutError, sharing};
 
 /// One process being worked on.
 #[derive(Debug)]
@@ -60,7 +60,11 @@ impl Session {
     ///
     /// # Errors
     /// [`RelayoutError::Declined`] and those of opening.
-    pub fn open(store: &ManifestStore, pid: u32, method: ProfilingOptions) -> Result<Self, RelayoutError> {
+    pub fn open(
+        store: &ManifestStore,
+        pid: u32,
+        method: ProfilingOptions,
+    ) -> Result<Self, RelayoutError> {
         let process = Process::open(pid)?;
         process.preflight()?;
         sharing::check(&process)?;
@@ -483,7 +487,10 @@ impl Session {
             if loaded.functions.is_empty() {
                 continue;
             }
-            let order = self.method.random.map_or(LayoutOrder::Profiled, LayoutOrder::Random);
+            let order = self
+                .method
+                .random
+                .map_or(LayoutOrder::Profiled, LayoutOrder::Random);
             let plan = LayoutPlan::new(loaded.functions.clone(), &loaded.profile, order);
             let near = loaded.object.range();
             let mut placement = Placement {
@@ -562,11 +569,13 @@ impl Session {
     pub fn resume(&mut self, generation: u32) -> Result<Option<LayoutSummary>, RelayoutError> {
         let switched = self.cache.switch(generation)?;
         let phase = self.phases.resume(&self.ran, generation);
-        let layout = phase.filter(|_| generation != 0).map(|phase| LayoutSummary {
-            processes: switched.processes,
-            left_out: switched.left_out,
-            ..phase.layout.clone()
-        });
+        let layout = phase
+            .filter(|_| generation != 0)
+            .map(|phase| LayoutSummary {
+                processes: switched.processes,
+                left_out: switched.left_out,
+                ..phase.layout.clone()
+            });
         self.name_moved();
         Ok(layout)
     }

@@ -13,7 +13,7 @@ use crate::comparison::{Compared, Gain};
 use crate::cover::Cover;
 use crate::driver::ProcessState;
 use crate::layout::LayoutSummary;
-use crate::{Manifest, RelayoutError, ManifestStore};
+use crate::{Manifest, ManifestStore, RelayoutError};
 
 /// How much of what runs a layout covers: the share of samples that lie in code which it moved.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use host::Roots;
-use load::{Arrivals, Endpoint, Pace, LoadPlan, LoadReport, HttpRequest, ServiceOnHost};
+use load::{Arrivals, Endpoint, HttpRequest, LoadPlan, LoadReport, Pace, ServiceOnHost};
 
 use crate::done::CommandOutcome;
 use crate::output::{message, print};

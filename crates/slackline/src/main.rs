@@ -46,7 +46,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use done::CommandOutcome;
-use output::{message, print, error_chain};
+use output::{error_chain, message, print};
 use state_dir::{DEFAULT_STATE_DIR, shell_command};
 
 /// Makes Linux services cheaper and faster. Every change that Slackline makes to a machine can be
@@ -163,7 +163,9 @@ fn main() -> ExitCode {
         Ok(CommandOutcome::Positive) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Negative) => ExitCode::from(1),
         Ok(CommandOutcome::RestoreFailed) => ExitCode::from(4),
-        Ok(CommandOutcome::Signal(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(255)),
+        Ok(CommandOutcome::Signal(signal)) => {
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(255))
+        }
         Err(error) => {
             message(&format!("slackline: {}", error_chain(&error)));
             ExitCode::from(exit_code(&error))

@@ -5,7 +5,7 @@ use std::path::Path;
 use host::{RestoreOutcome, RestoreReport, Roots};
 
 use crate::done::CommandOutcome;
-use crate::output::{message, print, error_chain};
+use crate::output::{error_chain, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

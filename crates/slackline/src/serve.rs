@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
-use dashboard::{Access, Bounds, Notifications, DashboardOptions, Proxy};
+use dashboard::{Access, Bounds, DashboardOptions, Notifications, Proxy};
 use dispatch::{CoordinatorEndpoint, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
@@ -336,7 +336,9 @@ async fn serve(
         let _ = tokio::task::spawn_blocking(move || telling.join()).await;
     }
     ended?;
-    Ok(interrupt.signal().map_or(CommandOutcome::Positive, CommandOutcome::Signal))
+    Ok(interrupt
+        .signal()
+        .map_or(CommandOutcome::Positive, CommandOutcome::Signal))
 }
 
 /// Tells receivers elsewhere, in a thread of its own.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache_server::launch::{Isolation, Network, CacheNotice, CacheOptions};
+use cache_server::launch::{CacheNotice, CacheOptions, Isolation, Network};
 use cache_server::settings::CacheSettings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use host::RestoreReport;
 use tuner::TunerError;
 use tuner::experiment;
-use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};

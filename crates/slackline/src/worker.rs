@@ -21,7 +21,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let state_dir = std::path::absolute(state_dir)?;
     match dispatch::worker::run(&config, &state_dir, &interrupt, message) {
-        Ok(()) => Ok(interrupt.signal().map_or(CommandOutcome::Positive, CommandOutcome::Signal)),
+        Ok(()) => Ok(interrupt
+            .signal()
+            .map_or(CommandOutcome::Positive, CommandOutcome::Signal)),
         Err(Error::NotRestored) => {
             message("Not everything could be restored: run `slackline restore`.");
             Ok(CommandOutcome::RestoreFailed)

@@ -14,7 +14,9 @@ use crate::bandwidth::Limit;
 use crate::capacity::{CapacitySearch, Trial};
 use crate::histogram::Cores;
 use crate::runtime::RuntimePool;
-use crate::simulation::{LimitedHost, Job, SimulationResult, ThreadPool, LimitedService, Work, simulate};
+use crate::simulation::{
+    Job, LimitedHost, LimitedService, SimulationResult, ThreadPool, Work, simulate,
+};
 use crate::verdict::QUOTA_IS_SMALL;
 
 /// The quantile that is predicted and compared.
@@ -360,7 +362,11 @@ fn unreliable(question: &AdviceInput<'_>, model_error: Option<&Interval>) -> Opt
 
 /// Shards that are worth a look: of today's setting and of the recommended one, with other quotas
 /// within the host.
-fn shard_settings(question: &AdviceInput<'_>, today: &CandidateSetting, recommended: &CandidateSetting) -> Vec<CandidateSetting> {
+fn shard_settings(
+    question: &AdviceInput<'_>,
+    today: &CandidateSetting,
+    recommended: &CandidateSetting,
+) -> Vec<CandidateSetting> {
     if question.shards.is_none() || question.objective_us.is_none() {
         return Vec::new();
     }
@@ -372,7 +378,8 @@ fn shard_settings(question: &AdviceInput<'_>, today: &CandidateSetting, recommen
             ..recommended.clone()
         })
     };
-    let mut settings: Vec<CandidateSetting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
+    let mut settings: Vec<CandidateSetting> =
+        SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
     if !settings.contains(today) {
         settings.push(today.clone());
     }
@@ -515,7 +522,11 @@ fn with_jobs(service: &LimitedService, of: impl Fn(&[Job]) -> Vec<Job>) -> Limit
     service
 }
 
-fn run(question: &AdviceInput<'_>, parts: &[(LimitedService, f64)], setting: &CandidateSetting) -> Vec<SimulationResult> {
+fn run(
+    question: &AdviceInput<'_>,
+    parts: &[(LimitedService, f64)],
+    setting: &CandidateSetting,
+) -> Vec<SimulationResult> {
     let simulated = |part: usize| {
         let (service, length_s) = &parts[part];
         let mut service = loaded(service, setting.load, 1e6 * length_s);
@@ -629,7 +640,11 @@ fn p99_us(pool: usize, outcomes: &[SimulationResult]) -> f64 {
     paired_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
 }
 
-fn ratio(question: &AdviceInput<'_>, outcomes: &[SimulationResult], today: &[SimulationResult]) -> Option<Interval> {
+fn ratio(
+    question: &AdviceInput<'_>,
+    outcomes: &[SimulationResult],
+    today: &[SimulationResult],
+) -> Option<Interval> {
     let pairs: Option<Vec<Pair>> = outcomes
         .iter()
         .zip(today)

@@ -163,7 +163,9 @@ impl Fleet {
 /// Threads that stand still because of a quota, on average.
 fn standing(finding: &FleetFinding) -> f64 {
     match finding.state {
-        SavingState::Throttled | SavingState::QuotaTooSmall => finding.service.waiting.unwrap_or(0.0),
+        SavingState::Throttled | SavingState::QuotaTooSmall => {
+            finding.service.waiting.unwrap_or(0.0)
+        }
         _ => 0.0,
     }
 }
@@ -260,10 +262,16 @@ mod tests {
     #[test]
     fn each_state_has_its_evidence() {
         assert_eq!(state(service("a", 8.0, 5.0, 4.0)), SavingState::Throttled);
-        assert_eq!(state(service("a", 19.0, 50.0, 4.0)), SavingState::QuotaTooSmall);
+        assert_eq!(
+            state(service("a", 19.0, 50.0, 4.0)),
+            SavingState::QuotaTooSmall
+        );
         assert_eq!(state(service("a", 8.0, 0.0, 1.5)), SavingState::Fits);
         let roomy = judge(service("a", 2.0, 0.0, 0.25));
-        assert_eq!((roomy.state, roomy.give_back_cores), (SavingState::Roomy, 15.0));
+        assert_eq!(
+            (roomy.state, roomy.give_back_cores),
+            (SavingState::Roomy, 15.0)
+        );
         assert_eq!(roomy.runnable_per_core, Some(2.0));
         // Throttled now and then: it gives nothing back.
         assert_eq!(state(service("a", 2.0, 0.5, 0.25)), SavingState::Fits);

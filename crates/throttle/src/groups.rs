@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::histogram::WINDOW_NS;
-use crate::schedule::{SchedEvent, SwitchOut, SchedTrace};
+use crate::schedule::{SchedEvent, SchedTrace, SwitchOut};
 
 /// Upper bounds of the classes of [`Shares`]: cores in use in a window of 10 ms, as a share of what
 /// the group may use. Tenths up to the limit, beyond which windows throttle; Twitter's services

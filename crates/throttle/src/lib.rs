@@ -20,10 +20,13 @@ pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota, worker_setting};
 pub use schedule::{
-    ThreadNameStats, SchedEvent, JOBS_MAX, SwitchOut, NAMES_MAX, Observed, Recording, SchedTrace, pool_name,
+    JOBS_MAX, NAMES_MAX, Observed, Recording, SchedEvent, SchedTrace, SwitchOut, ThreadNameStats,
+    pool_name,
 };
-pub use simulation::{Demand, LimitedHost, Job, SimulationResult, ThreadPool, LimitedService, Work, simulate};
-pub use verdict::{Cause, BandwidthCounters, Verdict, judge};
+pub use simulation::{
+    Demand, Job, LimitedHost, LimitedService, SimulationResult, ThreadPool, Work, simulate,
+};
+pub use verdict::{BandwidthCounters, Cause, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.
 #[expect(

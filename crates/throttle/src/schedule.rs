@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Cores;
-use crate::simulation::{Job, ThreadPool, LimitedService, Work};
+use crate::simulation::{Job, LimitedService, ThreadPool, Work};
 
 /// A thread that used so much of what the busiest of its name did is busy.
 const BUSY_SHARE: f64 = 0.1;

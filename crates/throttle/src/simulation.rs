@@ -13,7 +13,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::{Limit, BandwidthPool as Bandwidth, SLACK_NS};
+use crate::bandwidth::{BandwidthPool as Bandwidth, Limit, SLACK_NS};
 use crate::histogram::Cores;
 
 /// The host under the group.

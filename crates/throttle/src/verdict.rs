@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
 use crate::runtime::RuntimePool;
-use crate::schedule::{ThreadNameStats, Observed};
+use crate::schedule::{Observed, ThreadNameStats};
 
 /// Mean use from this share of the quota on is "too small a quota", not bursts: with random
 /// arrivals a queue at 90 % is ten service times long (M/M/1).

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use throttle::advice::{AdviceInput, advise};
-use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, simulate};
+use throttle::{Demand, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
 
 const SHORT_PERIOD: Limit = Limit {
     quota_us: Some(10_000),

@@ -12,7 +12,7 @@ use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::evaluation::EvaluationRules;
 use tuner::experiment::run;
-use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{ArmResult, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number};
 use tuner::spec::{CheckedSpec, check};

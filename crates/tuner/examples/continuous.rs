@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use tuner::continuous::HistoryEntry;
-use tuner::continuous::simulation::{BEGIN, SPEC, SimulatedRound, Scenario, SimulatedWorld};
+use tuner::continuous::simulation::{BEGIN, SPEC, Scenario, SimulatedRound, SimulatedWorld};
 use tuner::spec::CheckedSpec;
 
 /// An alarm answers a change of the scenario if it is the first of its series within so many days

@@ -11,7 +11,7 @@ use paired_stats::{
 use crate::evaluation::{Block, EvaluationRules};
 pub use crate::guard::Guard;
 use crate::report::{ArmResult, Finding};
-use crate::spec::{CheckedSpec, Comparison, Goal, ConstraintLimit, MetricConstraint};
+use crate::spec::{CheckedSpec, Comparison, ConstraintLimit, Goal, MetricConstraint};
 use crate::tail::too_few_requests;
 pub use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 

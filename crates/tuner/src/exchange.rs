@@ -8,7 +8,7 @@ use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
 use crate::error::SpecError;
-use crate::ledger::{ResumeState, PlannedArm, VerificationRun};
+use crate::ledger::{PlannedArm, ResumeState, VerificationRun};
 use crate::report::{EvaluationRecord, Report};
 use crate::side::Side;
 use crate::spec::{self, CheckedSpec};

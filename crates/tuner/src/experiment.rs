@@ -12,7 +12,7 @@ use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
 pub use crate::evaluation::BY_USER;
 use crate::evaluation::{Measurement, Outcome};
-use crate::ledger::{Drift, LedgerEvent, ResumeState, Ledger, PlannedArm, weight};
+use crate::ledger::{Drift, Ledger, LedgerEvent, PlannedArm, ResumeState, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
 use crate::spec::{CheckedSpec, ConstraintLimit, ObjectiveScale};
 use crate::verification;

@@ -6,7 +6,7 @@ use paired_stats::{Interval, mean_interval};
 
 use crate::capacity;
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
-use crate::evaluation::{Outcome, EvaluationRules};
+use crate::evaluation::{EvaluationRules, Outcome};
 use crate::figures::{change, confidence_percent, significant};
 pub use crate::figures::{counted, sentence};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, score_text};

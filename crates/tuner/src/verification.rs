@@ -11,7 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
-use crate::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm, VerificationRun};
+use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;

@@ -11,7 +11,7 @@ use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{LedgerEvent, ResumeState, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number, pooled_service};
 use tuner::spec::{CheckedSpec, check};

@@ -9,7 +9,8 @@ use tuner::TunerError;
 use tuner::bench::{Arm, Bench};
 use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, SimulatedWorld};
 use tuner::continuous::{
-    Acting, ContinuousAction, Alert, AlertCheck, VerifiedCandidate, ContinuousController, ActionResult, Promoted, Seen, ContinuousState, watch,
+    Acting, ActionResult, Alert, AlertCheck, ContinuousAction, ContinuousController,
+    ContinuousState, Promoted, Seen, VerifiedCandidate, watch,
 };
 use tuner::error::Fault;
 use tuner::evaluation::Block;
@@ -161,7 +162,11 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     let (mut controller, actions) = after(&spec, &vec![one_sided; 3]);
     assert!(matches!(
         actions[..],
-        [ContinuousAction::Watch(_), ContinuousAction::Watch(_), ContinuousAction::RollBack]
+        [
+            ContinuousAction::Watch(_),
+            ContinuousAction::Watch(_),
+            ContinuousAction::RollBack
+        ]
     ));
     let view = controller.view(BEGIN, None);
     assert!(
@@ -369,7 +374,8 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
     let ahead = now + SignedDuration::from_hours(72);
     let next = |state: ContinuousState| {
-        let mut controller = ContinuousController::resume(rules.clone(), control.clone(), state, &[]);
+        let mut controller =
+            ContinuousController::resume(rules.clone(), control.clone(), state, &[]);
         let action = controller.next(now);
         (action, controller)
     };

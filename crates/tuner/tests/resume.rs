@@ -10,7 +10,7 @@ use host::Roots;
 use tuner::TunerError;
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{LedgerEvent, ResumeState, Ledger, RunControl};
+use tuner::ledger::{Ledger, LedgerEvent, ResumeState, RunControl};
 use tuner::report::{EvaluationRecord, Failure, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 use tuner::spec::{BudgetSpec, CheckedSpec, check};
@@ -76,7 +76,9 @@ impl Ledger for Memory {
                 self.kept.evaluations.push((*record).clone());
             }
             LedgerEvent::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
-            LedgerEvent::Verifying { arm, run, .. } => self.started.push(format!("{arm}, run {run}")),
+            LedgerEvent::Verifying { arm, run, .. } => {
+                self.started.push(format!("{arm}, run {run}"))
+            }
             LedgerEvent::Verified(measured) => self.kept.runs.push((*measured).clone()),
         }
         Ok(())

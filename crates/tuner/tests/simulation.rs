@@ -8,7 +8,7 @@ use std::cell::Cell;
 use bayes_opt::Configuration;
 use host::Roots;
 use tuner::TunerError;
-use tuner::evaluation::{Evaluation, Outcome, EvaluationRules, Step};
+use tuner::evaluation::{Evaluation, EvaluationRules, Outcome, Step};
 use tuner::experiment::run;
 use tuner::ledger::LedgerEvent;
 use tuner::metrics::lookup;

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{
-    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation, Optimizer,
-    ObservedOutcome, Parameter, Recommendation, Settings, Space, SpaceError, Strategy, Value,
+    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation,
+    ObservedOutcome, Optimizer, Parameter, Recommendation, Settings, Space, SpaceError, Strategy,
+    Value,
 };
 
 use rand::SeedableRng;

@@ -9,8 +9,8 @@ mod start;
 use std::collections::BTreeMap;
 
 use bayes_opt::{
-    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation, Optimizer,
-    ObservedOutcome, Parameter, Settings, Space, Strategy, Value,
+    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation,
+    ObservedOutcome, Optimizer, Parameter, Settings, Space, Strategy, Value,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

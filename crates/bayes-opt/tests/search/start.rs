@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use bayes_opt::{Configuration, Kind, Observation, Optimizer, ObservedOutcome, Parameter, Settings, Space};
+use bayes_opt::{
+    Configuration, Kind, Observation, ObservedOutcome, Optimizer, Parameter, Settings, Space,
+};
 
 use crate::{float, number};
 

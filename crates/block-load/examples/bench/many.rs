@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use block_load::generator::{self, ArrivalProcess};
 use block_load::nbd::Nbd;
-use qos::{Objective, Operation, TenantRequest, Scheduler, TenantSpec};
+use qos::{Objective, Operation, Scheduler, TenantRequest, TenantSpec};
 
 use crate::servers::Server;
 use crate::{Bench, Fallible};

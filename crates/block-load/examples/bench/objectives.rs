@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use block_load::generator::{self, ArrivalProcess, LoadSpec, LoadResult};
+use block_load::generator::{self, ArrivalProcess, LoadResult, LoadSpec};
 use block_load::nbd::Nbd;
 use qos::{Curve, Objective};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block_load::disk;
-use block_load::generator::{self, ArrivalProcess, LoadSpec, AccessPattern, LoadResult};
+use block_load::generator::{self, AccessPattern, ArrivalProcess, LoadResult, LoadSpec};
 use block_load::medium::Medium;
 use block_load::nbd::Nbd;
 use block_load::nvme::Nvme;
@@ -173,7 +173,8 @@ impl Bench {
                 Self::fill(&mut nbd, RAM_BYTES)?;
                 for (name, connections, depth) in [("1 × QD32", 1, 32), ("4 × QD32", 4, 128)] {
                     let mut nbd = Nbd::connect(server.address, "a", connections)?;
-                    let mut load = self.load(ArrivalProcess::Closed { depth }, 1.0, 4096, RAM_BYTES);
+                    let mut load =
+                        self.load(ArrivalProcess::Closed { depth }, 1.0, 4096, RAM_BYTES);
                     load.seed = round as u64;
                     self.measure("ram", name, kind, &server, &mut nbd, &load)?;
                     if kind == OURS {
@@ -336,8 +337,12 @@ impl Bench {
                         Self::fill(&mut nbd, size_bytes)?;
                     }
                     for (way, share) in [("read", 1.0), ("write", 0.0)] {
-                        let mut load =
-                            self.load(ArrivalProcess::Closed { depth: 8 }, share, 128 << 10, size_bytes);
+                        let mut load = self.load(
+                            ArrivalProcess::Closed { depth: 8 },
+                            share,
+                            128 << 10,
+                            size_bytes,
+                        );
                         load.order = AccessPattern::Sequential;
                         let name = format!("128 KiB {way}, {where_}, QD8");
                         self.measure("sequential", &name, kind, &server, &mut nbd, &load)?;

@@ -215,7 +215,14 @@ impl Handshake {
             let skipped = self.skip_bytes.min(bytes.len());
             self.skip_bytes -= skipped;
             let is_done = self.skip_bytes == 0;
-            return (skipped, if is_done { HandshakeStep::Next } else { HandshakeStep::Wait });
+            return (
+                skipped,
+                if is_done {
+                    HandshakeStep::Next
+                } else {
+                    HandshakeStep::Wait
+                },
+            );
         }
         let Some((header, rest)) = bytes.split_at_checked(OPTION_HEADER_BYTES) else {
             return (0, HandshakeStep::Wait);

@@ -67,7 +67,11 @@ fn begun(tls: TlsPolicy) -> Handshake {
 }
 
 /// The step that an option leads to, and the types of the replies.
-fn send(handshake: &mut Handshake, option: u32, data: &[u8]) -> (HandshakeStep<&'static str>, Vec<u32>) {
+fn send(
+    handshake: &mut Handshake,
+    option: u32,
+    data: &[u8],
+) -> (HandshakeStep<&'static str>, Vec<u32>) {
     let bytes = option_bytes(option, data);
     let mut out = Vec::new();
     let (used, step) = handshake.step(&bytes, &Two, &mut out);
@@ -152,7 +156,10 @@ fn refusals_name_their_reason_and_the_negotiation_goes_on() {
 fn before_tls_a_server_with_tls_answers_nothing_else() {
     let mut handshake = begun(TlsPolicy::Required);
     let (step, kinds) = send(&mut handshake, option::GO, &go_data("a", &[]));
-    assert_eq!((step, kinds), (HandshakeStep::Next, vec![answer::TLS_REQUIRED]));
+    assert_eq!(
+        (step, kinds),
+        (HandshakeStep::Next, vec![answer::TLS_REQUIRED])
+    );
     let (step, _) = send(&mut handshake, option::LIST, &[]);
     assert_eq!(step, HandshakeStep::Next);
     let (step, kinds) = send(&mut handshake, option::STARTTLS, &[]);

@@ -176,7 +176,10 @@ impl NbdRequest {
         if self.flags & !self.allowed_flags(style) != 0 {
             return Err((Errno::Invalid, "a flag that this command does not have"));
         }
-        let writes = matches!(self.kind, RequestKind::Write | RequestKind::Trim | RequestKind::WriteZeroes);
+        let writes = matches!(
+            self.kind,
+            RequestKind::Write | RequestKind::Trim | RequestKind::WriteZeroes
+        );
         if writes && export.is_read_only {
             return Err((Errno::NotPermitted, "the export is read-only"));
         }

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::command::{SubmissionEntry, FABRICS, Status};
+use super::command::{FABRICS, Status, SubmissionEntry};
 use super::controller::NvmeController;
-use super::features::{Features, HOST_ID, HOST_ID_BYTES, FeatureValue};
+use super::features::{FeatureValue, Features, HOST_ID, HOST_ID_BYTES};
 use super::identify::{self, EVENTS_MAX, IDENTIFY_BYTES, NAMESPACE_EVENTS, VERSION};
 use super::view::AdminView;
 use super::{QUEUE_ENTRIES, log_page};
@@ -116,7 +116,10 @@ impl Admin {
                 let set = self.features.set(&self.controller, entry);
                 set.map(|result| AdminAnswer::Done(result.into()))
             }
-            GET_FEATURES => self.features.get(&self.controller, entry).map(AdminAnswer::from),
+            GET_FEATURES => self
+                .features
+                .get(&self.controller, entry)
+                .map(AdminAnswer::from),
             KEEP_ALIVE => Ok(AdminAnswer::Done(0)),
             EVENT_REQUEST if self.requests.len() > usize::from(EVENTS_MAX) => {
                 Err(Status::EVENT_LIMIT)
@@ -186,7 +189,11 @@ impl Admin {
         self.is_told = false;
     }
 
-    fn log(&mut self, entry: &SubmissionEntry, view: &AdminView<'_>) -> Result<AdminAnswer, Status> {
+    fn log(
+        &mut self,
+        entry: &SubmissionEntry,
+        view: &AdminView<'_>,
+    ) -> Result<AdminAnswer, Status> {
         let which = entry.0[40];
         let keeps_event = entry.0[41] & 0x80 != 0;
         let len_bytes = log_bytes(entry);

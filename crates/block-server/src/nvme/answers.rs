@@ -3,7 +3,7 @@
 use crc32c::crc32c;
 use dataplane::{Calls, Time};
 
-use super::command::{SubmissionEntry, Status};
+use super::command::{Status, SubmissionEntry};
 use super::queue::Queue;
 use super::{BLOCK_BYTES, io, pdu};
 use crate::connection::{Body, Connection, Phase};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::command::{SubmissionEntry, Status};
+use super::command::{Status, SubmissionEntry};
 use super::controller::{NvmeController, NvmeHost, Subsystem};
 use super::{DISCOVERY_NQN, IO_QUEUES, NQN_MAX_BYTES, QUEUE_ENTRIES, number16};
 

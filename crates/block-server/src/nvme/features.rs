@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::IO_QUEUES;
-use super::command::{SubmissionEntry, Status};
+use super::command::{Status, SubmissionEntry};
 use super::controller::NvmeController;
 
 const ARBITRATION: u8 = 0x01;
@@ -87,7 +87,11 @@ impl Features {
     ///
     /// # Errors
     /// The status to answer with.
-    pub fn get(&self, controller: &NvmeController, entry: &SubmissionEntry) -> Result<FeatureValue, Status> {
+    pub fn get(
+        &self,
+        controller: &NvmeController,
+        entry: &SubmissionEntry,
+    ) -> Result<FeatureValue, Status> {
         let (feature, select) = (entry.0[40], entry.0[41] & 7);
         if !has(controller, feature) {
             return Err(Status::INVALID_FIELD);
@@ -110,7 +114,11 @@ impl Features {
     ///
     /// # Errors
     /// The status to answer with.
-    pub fn set(&mut self, controller: &NvmeController, entry: &SubmissionEntry) -> Result<u32, Status> {
+    pub fn set(
+        &mut self,
+        controller: &NvmeController,
+        entry: &SubmissionEntry,
+    ) -> Result<u32, Status> {
         let (feature, value) = (entry.0[40], entry.dword(11));
         if !has(controller, feature) {
             return Err(Status::INVALID_FIELD);

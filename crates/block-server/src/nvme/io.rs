@@ -1,8 +1,8 @@
 //! Commands of I/O queues, as requests of the server.
 
-use super::command::{SubmissionEntry, Sgl, Status};
+use super::command::{Sgl, Status, SubmissionEntry};
 use super::{BLOCK_BYTES, number, number32};
-use crate::nbd::request::{FLAG_FUA, FLAG_NO_HOLE, RequestKind, NbdRequest};
+use crate::nbd::request::{FLAG_FUA, FLAG_NO_HOLE, NbdRequest, RequestKind};
 use crate::nbd::{Errno, ExportInfo};
 
 const FLUSH: u8 = 0x00;
@@ -53,7 +53,11 @@ impl Io {
 }
 
 fn request(kind: RequestKind, flags: u16, offset: u64, len_bytes: u64) -> NbdRequest {
-    let payload = if kind == RequestKind::Write { len_bytes } else { 0 };
+    let payload = if kind == RequestKind::Write {
+        len_bytes
+    } else {
+        0
+    };
     NbdRequest {
         kind,
         flags,
@@ -193,7 +197,10 @@ mod tests {
     #[test]
     fn commands_become_requests() {
         let read = parsed(&entry(READ, 8, 8, 0));
-        assert_eq!(read, Ok(Io::Request(request(RequestKind::Read, 0, 4096, 4096))));
+        assert_eq!(
+            read,
+            Ok(Io::Request(request(RequestKind::Read, 0, 4096, 4096)))
+        );
         let write = parsed(&entry(WRITE, 0, 1, FORCE_ACCESS)).unwrap();
         let expected = request(RequestKind::Write, FLAG_FUA, 0, 512);
         assert_eq!(write, Io::Request(expected));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Structure;
 use super::command::Status;
-use super::controller::{NvmeController, ERRORS_KEPT};
+use super::controller::{ERRORS_KEPT, NvmeController};
 use super::identify::ALL_NAMESPACES;
 use super::view::AdminView;
 use crate::export::ExportStats;

@@ -205,7 +205,10 @@ impl Pdu {
     ///
     /// # Errors
     /// The bytes are no PDU that may come now.
-    pub fn parse(bytes: &[u8], agreed: Option<Digests>) -> Result<Option<(Self, usize)>, FatalError> {
+    pub fn parse(
+        bytes: &[u8],
+        agreed: Option<Digests>,
+    ) -> Result<Option<(Self, usize)>, FatalError> {
         if bytes.len() < COMMON_BYTES {
             return Ok(None);
         }

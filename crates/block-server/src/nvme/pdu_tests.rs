@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::command::{SubmissionEntry, Status, completion};
+use super::super::command::{Status, SubmissionEntry, completion};
 use super::super::link::{Inbound, Link, LinkProgress};
 use super::*;
 

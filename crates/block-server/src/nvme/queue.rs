@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use dataplane::Time;
 
 use super::admin::Admin;
-use super::command::{self, SubmissionEntry, Status};
+use super::command::{self, Status, SubmissionEntry};
 use super::connect::Connected;
-use super::controller::{NvmeController, ErrorEntry};
+use super::controller::{ErrorEntry, NvmeController};
 use super::link::Link;
 use super::numbers::Namespaces;
 use super::pdu;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dataplane::histogram::add;
 use dataplane::{Calls, Time};
 
-use super::command::{SubmissionEntry, FABRICS, Sgl, Status};
+use super::command::{FABRICS, Sgl, Status, SubmissionEntry};
 use super::io::{self, Io};
 use super::link::{Inbound, LinkProgress};
 use super::pdu::{self, Fatal, FatalError, Pdu};
@@ -16,7 +16,7 @@ use crate::allow::ClientIdentity;
 use crate::connection::{Connection, Phase};
 use crate::device::Storage;
 use crate::export::Export;
-use crate::nbd::request::{RequestKind, NbdRequest};
+use crate::nbd::request::{NbdRequest, RequestKind};
 use crate::pool::Use;
 use crate::server::{BlockService, memory_of, pages};
 

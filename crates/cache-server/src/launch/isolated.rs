@@ -20,7 +20,10 @@ use dataplane::xdp::XdpBackend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{CacheLaunchError, Network, CacheNotice, CacheOptions, SEND_QUEUE_BYTES, Server, XdpQueues, shards};
+use super::{
+    CacheLaunchError, CacheNotice, CacheOptions, Network, SEND_QUEUE_BYTES, Server, XdpQueues,
+    shards,
+};
 use crate::settings::CacheSettings;
 
 /// How often the stack's process looks whether the application has ended.
@@ -137,7 +140,10 @@ struct Stacks {
 
 impl Stacks {
     /// Opens the interface, and sends the application its ends of the rings.
-    fn open(options: &CacheOptions, application: &ApplicationProcess) -> Result<Self, CacheLaunchError> {
+    fn open(
+        options: &CacheOptions,
+        application: &ApplicationProcess,
+    ) -> Result<Self, CacheLaunchError> {
         let Network::Xdp { interface, queue } = &options.network else {
             return Err(CacheLaunchError::NothingToIsolate);
         };
@@ -159,7 +165,11 @@ impl Stacks {
         Ok(Self { plane, sides })
     }
 
-    fn run(self, options: &CacheOptions, application: &ApplicationProcess) -> Result<(), CacheLaunchError> {
+    fn run(
+        self,
+        options: &CacheOptions,
+        application: &ApplicationProcess,
+    ) -> Result<(), CacheLaunchError> {
         let mut running = Shards::new(Arc::clone(&self.plane), options.is_sandboxed);
         if options.is_sandboxed {
             sandbox::drop_capabilities()?;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use code_layout::{
-    CallSites, Function, FunctionId, Image, LayoutOrder, PatchSelection, Placement, LayoutPlan, Profile, Skip,
-    check, emit,
+    CallSites, Function, FunctionId, Image, LayoutOrder, LayoutPlan, PatchSelection, Placement,
+    Profile, Skip, check, emit,
 };
 
 const CACHE: u64 = 0x1000_0000;
@@ -58,7 +58,11 @@ fn a_fixed_executable_in_every_order() {
             !function.tables.is_empty() && function.skipped.contains_key(&Skip::AddressTaken)
         };
         assert_eq!(functions.iter().find(is_lost), None, "{level}");
-        for order in [LayoutOrder::Original, LayoutOrder::Random(5), LayoutOrder::Random(6)] {
+        for order in [
+            LayoutOrder::Original,
+            LayoutOrder::Random(5),
+            LayoutOrder::Random(6),
+        ] {
             let plan = LayoutPlan::new(functions.clone(), &Profile::default(), order);
             let placement = Placement {
                 cache_address: CACHE,

@@ -14,7 +14,8 @@ mod tables;
 mod taken;
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Function, LayoutOrder, PatchSelection, LayoutPlan, Profile,
+    CallSites, CounterAddressing, CounterArea, Function, LayoutOrder, LayoutPlan, PatchSelection,
+    Profile,
 };
 use process::{Counters, Program};
 
@@ -167,7 +168,11 @@ fn an_entry_within_another_ones_first_bytes_is_not_written_over() {
     for (name, inner) in [(c"twice_and_on", c"on"), (c"thrice", c"no_type")] {
         let entry = program.function(name).entry;
         assert_eq!(entry, Err(code_layout::Skip::EntryBranchTarget), "{name:?}");
-        let plan = LayoutPlan::new(program.functions(), &Profile::default(), LayoutOrder::Original);
+        let plan = LayoutPlan::new(
+            program.functions(),
+            &Profile::default(),
+            LayoutOrder::Original,
+        );
         let expected = program.call(inner, 5);
         let _installed = program.install(&plan, PatchSelection::ALL, None);
         assert_eq!(program.call(inner, 5), expected);

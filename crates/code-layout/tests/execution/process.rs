@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use code_layout::{
-    CounterArea, Emitted, Function, FunctionId, Image, Patch, PatchSelection, Placement, LayoutPlan,
-    check, emit,
+    CounterArea, Emitted, Function, FunctionId, Image, LayoutPlan, Patch, PatchSelection,
+    Placement, check, emit,
 };
 
 const PAGE_BYTES: u64 = 4096;

@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use code_layout::{CounterAddressing, CounterArea, LayoutOrder, PatchSelection, LayoutPlan, Profile};
+use code_layout::{
+    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
+};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -4,7 +4,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use code_layout::{CounterAddressing, CounterArea, LayoutOrder, PatchSelection, LayoutPlan, Profile};
+use code_layout::{
+    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
+};
 
 use crate::process::{Counters, Program};
 
@@ -97,7 +99,11 @@ fn sqlite_in_every_order() {
     let functions = program.functions();
     let all = PatchSelection::ALL;
     let empty = Profile::default();
-    for order in [LayoutOrder::Original, LayoutOrder::Random(1), LayoutOrder::Random(2)] {
+    for order in [
+        LayoutOrder::Original,
+        LayoutOrder::Random(1),
+        LayoutOrder::Random(2),
+    ] {
         let plan = LayoutPlan::new(functions.clone(), &empty, order);
         let installed = program.install(&plan, all, None);
         assert_eq!(answers(&program), expected, "{order:?}");
@@ -130,7 +136,11 @@ fn sqlite_in_every_order() {
         .filter(|function| hottest.contains(&function.id))
         .cloned()
         .collect();
-    let installed = program.install(&LayoutPlan::new(hot, &sampled, LayoutOrder::Profiled), all, None);
+    let installed = program.install(
+        &LayoutPlan::new(hot, &sampled, LayoutOrder::Profiled),
+        all,
+        None,
+    );
     assert!(installed.emitted.functions.len() > 50);
     assert_eq!(answers(&program), expected);
     drop(installed);

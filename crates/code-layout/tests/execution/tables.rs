@@ -2,8 +2,8 @@
 //! another table follows.
 
 use code_layout::{
-    Emitted, Error, Function, JumpTable, LayoutOrder, Patch, PatchKind, PatchSelection, Placement, LayoutPlan,
-    Profile, check, emit,
+    Emitted, Error, Function, JumpTable, LayoutOrder, LayoutPlan, Patch, PatchKind, PatchSelection,
+    Placement, Profile, check, emit,
 };
 
 use crate::process::Program;
@@ -20,7 +20,11 @@ fn switches(program: &Program) -> [Function; 2] {
 }
 
 fn emitted(program: &Program, functions: &[Function]) -> (LayoutPlan, Placement, Emitted) {
-    let plan = LayoutPlan::new(functions.to_vec(), &Profile::default(), LayoutOrder::Random(3));
+    let plan = LayoutPlan::new(
+        functions.to_vec(),
+        &Profile::default(),
+        LayoutOrder::Random(3),
+    );
     let placement = Placement {
         load_bias: BIAS,
         cache_address: BIAS + (1 << 24),

@@ -177,7 +177,8 @@ impl Service {
         self.run_until(|service| {
             let rounds = service.rounds();
             if rounds.len() >= 3 && !is_held.replace(true) {
-                let is_externally_modified = |round: &Round| matches!(round.seen, Seen::ExternallyModified(_));
+                let is_externally_modified =
+                    |round: &Round| matches!(round.seen, Seen::ExternallyModified(_));
                 assert!(rounds.iter().all(is_externally_modified), "{rounds:?}");
                 assert_eq!(service.known().doing().to_string(), "held");
                 assert_eq!(std::fs::read(service.path(name)).ok(), found);

@@ -1,6 +1,6 @@
 //! What `mode = "continuous"` keeps: its state, its rounds, and what happened.
 
-use tuner::continuous::{HistoryEntry, Round, ContinuousState};
+use tuner::continuous::{ContinuousState, HistoryEntry, Round};
 use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::{Cell, Database};
@@ -178,7 +178,7 @@ fn read_entries(database: &mut Database, id: i64, take: usize) -> Result<Vec<His
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use tuner::continuous::{Acting, VerifiedCandidate, Promoted, Searching, Seen};
+    use tuner::continuous::{Acting, Promoted, Searching, Seen, VerifiedCandidate};
     use tuner::ledger::Drift;
     use tuner::live::Changes;
 

@@ -11,7 +11,8 @@ use super::entries::happened;
 use super::promotion::Promotion;
 use super::queue::end_of_queue;
 use super::row::{
-    ExperimentRow, State, ExperimentSummary, UserRequest, find, insert_run, set, state, unfinished, wish,
+    ExperimentRow, ExperimentSummary, State, UserRequest, find, insert_run, set, state, unfinished,
+    wish,
 };
 use super::{Store, json, name_of, to_json, usize_of, waiting};
 use crate::error::Error;
@@ -135,7 +136,9 @@ impl Store {
     pub(crate) fn transition(
         &self,
         id: i64,
-        decide: impl FnOnce(&ExperimentRow) -> Result<(State, Option<UserRequest>, Option<String>), Error>,
+        decide: impl FnOnce(
+            &ExperimentRow,
+        ) -> Result<(State, Option<UserRequest>, Option<String>), Error>,
     ) -> Result<(), Error> {
         self.change(|database| {
             let row = find(database, id)?;

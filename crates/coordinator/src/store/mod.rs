@@ -30,15 +30,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use assignments::Assigned;
-pub use continuous::{Moment, ContinuousStanding};
+pub use continuous::{ContinuousStanding, Moment};
 pub(crate) use creation::Elsewhere;
 pub use creation::NewExperiment;
 pub use database::Location;
 use database::{Cell, Database};
-pub use evaluations::{EvaluationRow, ChartPoint, RunningEvaluation, Tally};
+pub use evaluations::{ChartPoint, EvaluationRow, RunningEvaluation, Tally};
 pub use promotion::Promotion;
 pub use requests::Once;
-pub use row::{ExperimentRow, State, ExperimentSummary, UserRequest};
+pub use row::{ExperimentRow, ExperimentSummary, State, UserRequest};
 pub(crate) use row::{refused, unfinished};
 use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;

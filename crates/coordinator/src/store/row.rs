@@ -180,7 +180,9 @@ impl ExperimentRow {
         let minutes = budget.wall_time_min;
         let minutes = minutes.filter(|minutes| took_min >= MINUTES_USED_UP * minutes);
         let (used_up, options) = match minutes {
-            _ if self.state != State::Done || self.spec.mode != ExperimentMode::Once => return None,
+            _ if self.state != State::Done || self.spec.mode != ExperimentMode::Once => {
+                return None;
+            }
             _ if evaluations >= most => (counted(most, "evaluation"), "--evaluations N".to_owned()),
             Some(minutes) => (
                 format!("{minutes} min of measuring"),

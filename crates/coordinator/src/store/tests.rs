@@ -8,7 +8,7 @@ use host::Roots;
 use tempfile::TempDir;
 use tuner::assignment::EvaluationResult;
 use tuner::begun::{Begun, ControlRun};
-use tuner::evaluation::{Block, Measurement, SideOrder, Outcome};
+use tuner::evaluation::{Block, Measurement, Outcome, SideOrder};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changes;
 use tuner::report::{EvaluationRecord, Failure};
@@ -17,8 +17,8 @@ use tuner::spec::{BudgetSpec, ExperimentMode, TargetSpec};
 use super::database::Database;
 use super::row::set;
 use super::{
-    EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, RunningEvaluation, State, Store, UserRequest,
-    now_ms,
+    EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, RunningEvaluation, State,
+    Store, UserRequest, now_ms,
 };
 use crate::error::Error;
 
@@ -353,7 +353,10 @@ fn a_verification_that_has_begun_is_no_wish_any_more() {
         store.set_plan(id, &plan).unwrap();
         assert_eq!(stands(), (None, true));
         // A server that starts again knows what was asked for.
-        assert_eq!(store.experiment(id).unwrap().wish, Some(UserRequest::Verify));
+        assert_eq!(
+            store.experiment(id).unwrap().wish,
+            Some(UserRequest::Verify)
+        );
         let stops = |_: &ExperimentRow| Ok((State::Running, Some(UserRequest::Stop), None));
         store.transition(id, stops).unwrap();
         assert_eq!(stands(), (Some(UserRequest::Stop), true));

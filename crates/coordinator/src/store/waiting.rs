@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tuner::spec::TargetSpec;
 
 use super::database::Database;
-use super::row::{State, ExperimentSummary};
+use super::row::{ExperimentSummary, State};
 use crate::error::Error;
 use crate::shared_service::shared_service;
 

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
-use coordinator::store::{ExperimentRow, ChartPoint};
+use coordinator::store::{ChartPoint, ExperimentRow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
@@ -89,7 +89,8 @@ fn points_of(row: &ExperimentRow, ended: &[ChartPoint]) -> Result<Points, Error>
         host: ended.iter().map(|it| it.host.clone()).collect(),
         parameters: names
             .map(|name| {
-                let value = |it: &ChartPoint| it.configuration.get(name).cloned().unwrap_or_default();
+                let value =
+                    |it: &ChartPoint| it.configuration.get(name).cloned().unwrap_or_default();
                 (name.clone(), ended.iter().map(value).collect())
             })
             .collect(),

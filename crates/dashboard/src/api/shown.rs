@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use bayes_opt::Configuration;
-use coordinator::store::{ExperimentRow, Moment, Store, ExperimentSummary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, Moment, Store};
 use coordinator::{Coordinator, Error, Progress};
 use serde::Serialize;
 use serde_json::Value;

@@ -4,7 +4,9 @@ use askama::Template;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
-use coordinator::store::{ExperimentRow, State as ExperimentState, ExperimentSummary, Tally, UserRequest};
+use coordinator::store::{
+    ExperimentRow, ExperimentSummary, State as ExperimentState, Tally, UserRequest,
+};
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
 use tuner::sentence::sentence;
@@ -61,10 +63,12 @@ impl Verbs {
         let is_promoted = row.in_force().is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
         let is_unfinished = row.unfinished_rollback().is_some();
-        let may_measure = !is_unfinished && (!is_promoted || row.spec.mode == ExperimentMode::Continuous);
+        let may_measure =
+            !is_unfinished && (!is_promoted || row.spec.mode == ExperimentMode::Continuous);
         Self {
             pause: is_active && row.wish != Some(UserRequest::Pause),
-            resume: (!is_active && may_measure && !now.is_used_up) || row.wish == Some(UserRequest::Pause),
+            resume: (!is_active && may_measure && !now.is_used_up)
+                || row.wish == Some(UserRequest::Pause),
             stop: is_active || state == ExperimentState::Paused,
             // A continuous one does so by itself.
             verify: row.spec.mode != ExperimentMode::Continuous

@@ -145,7 +145,10 @@ pub(crate) fn of(
     let mut is_promotion_in_audit = audit.iter().filter(|it| it.refusal.is_none());
     let is_promotion_in_audit = is_promotion_in_audit.any(|it| it.action == "promote");
     // A continuous experiment has an entry for each.
-    let once = row.promotion.iter().filter(|_| row.spec.mode == ExperimentMode::Once);
+    let once = row
+        .promotion
+        .iter()
+        .filter(|_| row.spec.mode == ExperimentMode::Once);
     for promotion in once {
         let (what, detail, class) = match promotion.left.is_empty() {
             true if is_promotion_in_audit => continue,
@@ -178,7 +181,8 @@ pub(crate) fn of(
         events.push(event);
     }
     // A continuous experiment has an entry of its own for each rollback and promotion.
-    let is_told = |entry: &Entry| row.spec.mode == ExperimentMode::Continuous && is_in_entries(entry);
+    let is_told =
+        |entry: &Entry| row.spec.mode == ExperimentMode::Continuous && is_in_entries(entry);
     let acts = audit.iter().filter(|entry| entry.refusal.is_none());
     for entry in acts.filter(|entry| !is_told(entry)) {
         let by = entry.who.as_deref().filter(|_| may_see_who);

@@ -1,6 +1,6 @@
 //! What pages say of an experiment in few words.
 
-use coordinator::store::{ExperimentRow, State as ExperimentState, ExperimentSummary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, State as ExperimentState};
 use coordinator::{Coordinator, Error};
 use tuner::sentence::counted;
 use tuner::spec::{ObjectiveSpec, Spec};

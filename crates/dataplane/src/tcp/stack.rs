@@ -15,7 +15,7 @@ use super::output::{FrameSink, Turn, emit_segment, own_mss};
 use super::secrets::{Ends, Secrets, cookie_timestamp, options_of_timestamp};
 use super::wire::ethernet::{self, Mac};
 use super::wire::icmp::{self, Message};
-use super::wire::segment::{self, ACK, FIN, Options, RST, SYN, Segment, ChecksumVerdict};
+use super::wire::segment::{self, ACK, ChecksumVerdict, FIN, Options, RST, SYN, Segment};
 use super::wire::{Ip, ip, length16, length32};
 use super::{Event, buffer::Pool, buffer::index, neighbours::Neighbours, timers::Wheel};
 use crate::api::DeadReason;
@@ -395,8 +395,8 @@ impl Stack {
         };
         match segment::verify(&packet.source, &packet.destination, bytes) {
             ChecksumVerdict::Valid => {}
-            ChecksumVerdict::Partial if self.context.config.checksums == ChecksumPolicy::ValidOrPartial => {
-            }
+            ChecksumVerdict::Partial
+                if self.context.config.checksums == ChecksumPolicy::ValidOrPartial => {}
             _ => {
                 self.context.counters.checksums_wrong += 1;
                 return;

@@ -27,7 +27,7 @@ pub use error::XdpError;
 pub use interface::{Interface, Queues as QueueCounts};
 pub use program::Program;
 pub use queues::{Queue, XdpTransfer};
-pub use socket::{Attached, XdpMode, SocketConfig};
+pub use socket::{Attached, SocketConfig, XdpMode};
 
 use crate::api::{Calls, Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};

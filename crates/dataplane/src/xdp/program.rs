@@ -65,7 +65,11 @@ impl Program {
 
 /// Attaches a program in the first mode that works. Gives the link, and whether the mode is the
 /// generic one.
-fn link(program: &OwnedFd, interface: &Interface, mode: XdpMode) -> Result<(OwnedFd, bool), XdpError> {
+fn link(
+    program: &OwnedFd,
+    interface: &Interface,
+    mode: XdpMode,
+) -> Result<(OwnedFd, bool), XdpError> {
     let mut result = Err(XdpError::of(
         "choosing a mode",
         std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
@@ -96,7 +100,9 @@ fn order(interface: &Interface, mode: XdpMode) -> &'static [bool] {
         XdpMode::Driver => &[false],
         // On veth the generic mode is faster than the driver's (docs/results/dataplane.md), but
         // takes every frame for one of the first queue.
-        XdpMode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => &[true, false],
+        XdpMode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => {
+            &[true, false]
+        }
         XdpMode::Auto => &[false, true],
     }
 }

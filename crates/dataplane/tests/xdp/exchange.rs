@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dataplane::shard::Plane;
 use dataplane::tcp::Counters;
-use dataplane::xdp::{Division, Interface, XdpMode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
 
 use super::PORT;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dataplane::xdp::{Division, Interface, XdpMode, Program, XdpBackend, XdpError};
+use dataplane::xdp::{Division, Interface, Program, XdpBackend, XdpError, XdpMode};
 
 use super::exchange::{Server, ServerOptions, config, exchange};
 use super::namespaces::Wire;

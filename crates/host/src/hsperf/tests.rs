@@ -50,7 +50,10 @@ fn file(is_little: bool, counters: &[(&str, HsperfValue)]) -> Vec<u8> {
 
 fn jvm(cycles: i64, eden: Option<i64>, tlab_words: i64) -> Vec<u8> {
     let mut counters = vec![
-        ("sun.gc.collector.0.name", HsperfValue::Text("G1 young".into())),
+        (
+            "sun.gc.collector.0.name",
+            HsperfValue::Text("G1 young".into()),
+        ),
         ("sun.gc.collector.0.invocations", HsperfValue::Long(cycles)),
         ("sun.gc.collector.0.time", HsperfValue::Long(cycles * 5_000)),
         ("sun.gc.collector.2.invocations", HsperfValue::Long(1)),

@@ -18,7 +18,7 @@ use crate::cost::Operation;
 use crate::latency::LatencyWindow;
 use crate::notice::{DeviceNotice, Notices};
 use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
-use crate::{Costs, SharedDevice, MICRO, Refused, TenantId, TenantSpec, TenantFigures};
+use crate::{Costs, MICRO, Refused, SharedDevice, TenantFigures, TenantId, TenantSpec};
 
 /// A round is due after this share of the strictest objective (ReFlex, section 4.2: 5 %).
 const PERIOD_SHARE: u64 = 20;

@@ -150,7 +150,8 @@ impl<T> Scheduler<T> {
             }
         } else if credit >= limit / 2 && account.set_in_deficit(false) {
             // Half the way back: a tenant at its limit would be in and out with every request.
-            self.notices.push(DeviceNotice::DeficitOver { tenant: tenant.id });
+            self.notices
+                .push(DeviceNotice::DeficitOver { tenant: tenant.id });
         }
         let reserved = account.state().reserved();
         let each_ns = tokens_of(reserved + self.device.spare_each(), round.round_ns);

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use qos::simulated::{Flash, p3600_model};
 use qos::{
-    SharedDevice, DeviceModel, Objective, Operation, TenantRequest, Scheduler, TenantId, TenantSpec, LatencyWindow,
+    DeviceModel, LatencyWindow, Objective, Operation, Scheduler, SharedDevice, TenantId,
+    TenantRequest, TenantSpec,
 };
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;

@@ -26,7 +26,10 @@ const LATER: Duration = Duration::from_secs(1000);
 
 /// Two looks, as it takes to be sure that the layout in force does not fit; what follows.
 fn look_twice(driver: &mut Driver, load: &ProcessLoad) -> DriverAction {
-    assert_eq!(driver.step(DriverEvent::Load(load.clone())), DriverAction::Rest);
+    assert_eq!(
+        driver.step(DriverEvent::Load(load.clone())),
+        DriverAction::Rest
+    );
     driver.step(DriverEvent::Load(load.clone()))
 }
 
@@ -62,7 +65,10 @@ fn verifying() -> Driver {
 fn a_gain_that_is_shown_stays() {
     let mut driver = verifying();
     assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), DriverAction::Rest);
-    assert_eq!((driver.state(), driver.reason()), (ProcessState::Optimized, None));
+    assert_eq!(
+        (driver.state(), driver.reason()),
+        (ProcessState::Optimized, None)
+    );
     // The same workload, then another one.
     let same = ProcessLoad {
         at: LATER,
@@ -111,7 +117,10 @@ fn a_layout_that_does_not_fit_is_replaced_only_when_that_is_sure_and_the_last_is
     }
     // What is not sure, or fits for a moment, begins the count anew.
     for thousandths in [890, 200, 960, 200] {
-        assert_eq!(look(&mut driver, 400, covering(thousandths)), DriverAction::Rest);
+        assert_eq!(
+            look(&mut driver, 400, covering(thousandths)),
+            DriverAction::Rest
+        );
     }
     assert_eq!(driver.state(), ProcessState::Optimized);
     assert_eq!(look(&mut driver, 430, covering(200)), DriverAction::Count);
@@ -279,7 +288,10 @@ fn a_profile_on_disk_that_does_not_cover_what_runs_is_not_taken() {
     // Nor one of which the samples do not show it.
     for best in [300, 905] {
         let (mut driver, action) = with_kept(&[covering(200), covering(best)]);
-        assert_eq!((driver.state(), action), (ProcessState::Profiling, DriverAction::Count));
+        assert_eq!(
+            (driver.state(), action),
+            (ProcessState::Profiling, DriverAction::Count)
+        );
         let why = driver.reason().unwrap();
         let share = format!(": the best of 2 covers {}", covering(best).cover);
         assert!(
@@ -300,9 +312,15 @@ fn a_workload_that_changes_is_laid_out_by_a_profile_on_disk_that_covers_it() {
     driver.step(DriverEvent::Done);
     driver.step(DriverEvent::Done);
     driver.step(gain(1.1, 1.2, 1.3));
-    assert_eq!(look_twice(&mut driver, &changed(&[])), DriverAction::ConsiderKept);
+    assert_eq!(
+        look_twice(&mut driver, &changed(&[])),
+        DriverAction::ConsiderKept
+    );
     // Until it is known what replaces it, what was shown stays in force.
-    assert_eq!((driver.state(), driver.reason()), (ProcessState::Optimized, None));
+    assert_eq!(
+        (driver.state(), driver.reason()),
+        (ProcessState::Optimized, None)
+    );
     let action = driver.step(DriverEvent::Kept(vec![covering(960)]));
     assert_eq!(action, DriverAction::InstallKept { index: 0 });
     let why = driver.reason().unwrap();

@@ -6,10 +6,10 @@ use code_layout::{BuildId, Profile};
 
 use super::Session;
 use crate::comparison::Gain;
-use crate::cover::{COVER_MIN, LayoutCandidate, Hot, Ran};
+use crate::cover::{COVER_MIN, Hot, LayoutCandidate, Ran};
 use crate::kept::{self, CachedProfile, Summary};
 use crate::layout::{KeptProfile, LayoutSummary};
-use crate::{Declined, RelayoutError, ManifestStore};
+use crate::{Declined, ManifestStore, RelayoutError};
 
 impl Session {
     /// How well the profiles that earlier processes of the same program left on disk fit what ran

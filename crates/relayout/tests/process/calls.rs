@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use relayout::{PatchedProcess, Process, ManifestStore};
+use relayout::{ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 

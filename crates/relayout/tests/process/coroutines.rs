@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use relayout::manifest::Bytes;
-use relayout::{PatchedProcess, HEADER_BYTES, AppliedPatch, Process, ManifestStore};
+use relayout::{AppliedPatch, HEADER_BYTES, ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 

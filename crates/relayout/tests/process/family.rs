@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use relayout::{PatchedProcess, Process, RelayoutError, ManifestStore};
+use relayout::{ManifestStore, PatchedProcess, Process, RelayoutError};
 
 use crate::talk::{self, Program};
 use crate::target::two;

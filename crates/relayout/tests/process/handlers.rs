@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use relayout::{PatchedProcess, Process, ManifestStore};
+use relayout::{ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 use crate::target::two_instead_of;

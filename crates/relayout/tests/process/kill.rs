@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rand::{Rng as _, SeedableRng as _};
-use relayout::{PatchedProcess, ProfilingOptions, Process, Session, ManifestStore};
+use relayout::{ManifestStore, PatchedProcess, Process, ProfilingOptions, Session};
 
 use crate::layout::{Throws, method};
 use crate::target::{Target, two};

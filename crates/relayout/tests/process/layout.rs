@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use relayout::{ProfilingOptions, Session, ManifestStore};
+use relayout::{ManifestStore, ProfilingOptions, Session};
 
 use crate::talk::{self, Program};
 

@@ -20,7 +20,7 @@ mod sharing;
 mod talk;
 mod target;
 
-use relayout::{PatchedProcess, Declined, Process, RelayoutError, ManifestStore};
+use relayout::{Declined, ManifestStore, PatchedProcess, Process, RelayoutError};
 use target::{Target, two};
 
 /// There and back, each with a queued signal.
@@ -156,7 +156,8 @@ fn what_a_uprobe_leaves_of_a_jump_is_undone() {
     let mut cache = installed(&target, &store);
     let (probe, file) = ([0xcc], [0xb8]);
     cache.switch(1).unwrap();
-    let write = |cache: &PatchedProcess, byte| cache.process.memory.write(target.answer, byte).unwrap();
+    let write =
+        |cache: &PatchedProcess, byte| cache.process.memory.write(target.answer, byte).unwrap();
     write(&cache, &probe);
     let switched = cache.switch(0).unwrap();
     assert_eq!(switched.changed_by_others, [0; 0]);

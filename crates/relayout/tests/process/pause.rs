@@ -1,7 +1,7 @@
 //! How long a switch keeps a process of many threads from running. A measurement, not a test:
 //! `cargo xtask bench relayout` runs it.
 
-use relayout::{RelayoutError, ManifestStore};
+use relayout::{ManifestStore, RelayoutError};
 
 use crate::installed;
 use crate::target::Target;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use relayout::{LayoutCandidate, Session, ManifestStore};
+use relayout::{LayoutCandidate, ManifestStore, Session};
 
 use crate::layout::method;
 use crate::talk::{Program, compile};

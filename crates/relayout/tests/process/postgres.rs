@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use relayout::{ProfilingOptions, Process, Session, ManifestStore};
+use relayout::{ManifestStore, Process, ProfilingOptions, Session};
 use tempfile::TempDir;
 
 struct Server {
@@ -191,7 +191,9 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     drop(session);
     // By what is on disk alone.
     let manifest = store.all().unwrap().remove(0);
-    let mut cache = relayout::PatchedProcess::of(&store, manifest).unwrap().unwrap();
+    let mut cache = relayout::PatchedProcess::of(&store, manifest)
+        .unwrap()
+        .unwrap();
     let (switched, kept) = cache.rollback().unwrap();
     println!("{switched:?} {kept:?}");
     assert!(switched.is_whole() && switched.processes > 6);

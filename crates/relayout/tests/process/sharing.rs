@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use relayout::{PatchedProcess, ProfilingOptions, Process, Session, ManifestStore};
+use relayout::{ManifestStore, PatchedProcess, Process, ProfilingOptions, Session};
 
 use crate::talk::{Program, compile};
 use crate::target::two;

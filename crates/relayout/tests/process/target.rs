@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use relayout::manifest::Bytes;
-use relayout::{PatchedProcess, HEADER_BYTES, AppliedPatch, Process};
+use relayout::{AppliedPatch, HEADER_BYTES, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 

@@ -22,7 +22,7 @@ use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
 use crate::done::CommandOutcome;
-use crate::output::{message, error_chain};
+use crate::output::{error_chain, message};
 use crate::throttle::tracepoints::Tracepoints;
 
 /// Pages of each CPU's buffer, as a power of two: 256 KiB hold about 2,500 switches.

@@ -167,7 +167,12 @@ fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
     let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     let subject = isolation::Subject::Group(group.to_owned());
     for (at_s, decision, outcome) in &recorded.decisions {
-        if decision.subject != subject || !matches!(outcome, DecisionOutcome::Applied | DecisionOutcome::Observed) {
+        if decision.subject != subject
+            || !matches!(
+                outcome,
+                DecisionOutcome::Applied | DecisionOutcome::Observed
+            )
+        {
             continue;
         }
         let value = match decision.setting {
@@ -176,7 +181,8 @@ fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
             isolation::ActuatorSetting::QuotaCores(cores) => {
                 cores.unwrap_or_else(|| recorded.rows.last().map_or(1.0, |row| row.cores))
             }
-            isolation::ActuatorSetting::Frequency(share) | isolation::ActuatorSetting::Power(share) => share,
+            isolation::ActuatorSetting::Frequency(share)
+            | isolation::ActuatorSetting::Power(share) => share,
             isolation::ActuatorSetting::EgressMbit(rate) => rate,
             #[expect(clippy::cast_precision_loss, reason = "small counts")]
             isolation::ActuatorSetting::Weight(n)

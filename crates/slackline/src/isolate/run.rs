@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use isolate_run::{RunOptions, IsolationStatus, Watcher};
+use isolate_run::{IsolationStatus, RunOptions, Watcher};
 use sd_notify::NotifyState;
 
 use super::{metrics, text};
@@ -99,5 +99,7 @@ pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         }
         return Ok(CommandOutcome::RestoreFailed);
     }
-    Ok(finish.signal.map_or(CommandOutcome::Positive, CommandOutcome::Signal))
+    Ok(finish
+        .signal
+        .map_or(CommandOutcome::Positive, CommandOutcome::Signal))
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use isolate_run::{Check, GroupStatus, SelftestRow, ServiceStatus, IsolationStatus};
+use isolate_run::{Check, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
 use isolation::{Ceiling, Simulated};
 
 fn table(head: &[&str]) -> Table {

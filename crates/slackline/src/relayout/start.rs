@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    LayoutCandidate, Drive, Driver, ComparisonOptions, ProfilingOptions, RelayoutError, Session, DriverSettings, ProcessState, RelayoutStatus,
-    ManifestStore, WorkUnit, drive,
+    ComparisonOptions, Drive, Driver, DriverSettings, LayoutCandidate, ManifestStore, ProcessState,
+    ProfilingOptions, RelayoutError, RelayoutStatus, Session, WorkUnit, drive,
 };
 use anyhow::{Context as _, bail};
 use tuner::process::Interrupt;
@@ -19,7 +19,7 @@ use super::log::Log;
 use super::status::{line, origin};
 use super::{undo, watcher};
 use crate::done::CommandOutcome;
-use crate::output::{message, print, error_chain};
+use crate::output::{error_chain, message, print};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -412,7 +412,12 @@ fn drive_process(
 
 /// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was
 /// not shown to be better.
-fn open(store: &ManifestStore, pid: u32, with: &Drive, is_kept: bool) -> Result<Session, RelayoutError> {
+fn open(
+    store: &ManifestStore,
+    pid: u32,
+    with: &Drive,
+    is_kept: bool,
+) -> Result<Session, RelayoutError> {
     let mut session = Session::open(store, pid, with.method)?;
     if !is_kept && !session.cache.manifest.generations.is_empty() {
         session.roll_back()?;

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, KeptProfile, LayoutSummary, ProcessState, RelayoutStatus, ManifestStore};
+use ::relayout::{
+    Footprint, KeptProfile, LayoutSummary, ManifestStore, ProcessState, RelayoutStatus,
+};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
@@ -71,7 +73,10 @@ pub(super) fn current(store: &ManifestStore) -> anyhow::Result<Vec<RelayoutStatu
 fn outcome(status: &RelayoutStatus) -> String {
     let is_half_done = matches!(
         status.state,
-        ProcessState::Profiling | ProcessState::Optimizing | ProcessState::Verifying | ProcessState::Reoptimizing
+        ProcessState::Profiling
+            | ProcessState::Optimizing
+            | ProcessState::Verifying
+            | ProcessState::Reoptimizing
     );
     let is_left = is_half_done && status.by.is_some() && status.driven_by().is_none();
     match gain(status) {

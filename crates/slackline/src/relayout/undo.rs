@@ -1,11 +1,13 @@
 //! `slackline relayout rollback` and `switch`, and what `slackline restore` does about relayouts.
 
-use ::relayout::{PatchedProcess, Manifest, RelayoutError, ProcessState, RelayoutStatus, ManifestStore};
+use ::relayout::{
+    Manifest, ManifestStore, PatchedProcess, ProcessState, RelayoutError, RelayoutStatus,
+};
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::done::CommandOutcome;
-use crate::output::{message, print, error_chain};
+use crate::output::{error_chain, message, print};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -129,7 +131,10 @@ pub(crate) fn undo_left(store: &ManifestStore, dry_run: bool) -> anyhow::Result<
 }
 
 /// What becomes of every process on record; a record that cannot be read keeps no other from it.
-fn each(store: &ManifestStore, become_of: impl Fn(&Manifest) -> Undone) -> anyhow::Result<Vec<Undone>> {
+fn each(
+    store: &ManifestStore,
+    become_of: impl Fn(&Manifest) -> Undone,
+) -> anyhow::Result<Vec<Undone>> {
     let all = store.each()?.into_iter();
     Ok(all
         .map(|(pid, manifest)| match manifest {
@@ -245,7 +250,11 @@ fn try_undo(
     Ok((outcome, switched.is_whole()))
 }
 
-pub(super) fn switch(store: &ManifestStore, pid: u32, generation: u32) -> anyhow::Result<CommandOutcome> {
+pub(super) fn switch(
+    store: &ManifestStore,
+    pid: u32,
+    generation: u32,
+) -> anyhow::Result<CommandOutcome> {
     let manifest = of_process(store, pid)?;
     let mut cache = PatchedProcess::of(store, manifest)?.ok_or(RelayoutError::Gone { pid })?;
     let switched = cache

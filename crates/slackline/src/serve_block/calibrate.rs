@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use block_load::calibrate::{self, Calibration, CalibrationRun, CalibrationPlan};
+use block_load::calibrate::{self, Calibration, CalibrationPlan, CalibrationRun};
 use block_load::disk::Disk;
 use block_load::medium::MemoryMedium;
 use block_server::config::{Backing, SIZE_HINT, parse_size};

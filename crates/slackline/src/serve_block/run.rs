@@ -179,12 +179,16 @@ fn say(notice: BlockNotice, manager: &ServiceManager) {
         BlockNotice::NotReloaded(reason) => message(&format!(
             "reload refused, the old configuration stays in force: {reason}"
         )),
-        BlockNotice::Tenant(text) | BlockNotice::Warning(text) | BlockNotice::AuditLog(text) => message(&text),
+        BlockNotice::Tenant(text) | BlockNotice::Warning(text) | BlockNotice::AuditLog(text) => {
+            message(&text)
+        }
         BlockNotice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");
         }
-        BlockNotice::Drained { is_cut_off: false } => message("drained: all requests were answered"),
+        BlockNotice::Drained { is_cut_off: false } => {
+            message("drained: all requests were answered")
+        }
         BlockNotice::Drained { is_cut_off: true } => message(
             "the time for the drain is over (`drain_s`): connections that were left are closed, and their requests were \
              not answered",

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use host::Roots;
 use serde::{Deserialize, Serialize};
-use throttle::advice::{self, Advice, Prediction, AdviceInput, CandidateSetting, Unreliable};
-use throttle::{LimitedHost, Limit, LimitedService};
+use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
+use throttle::{Limit, LimitedHost, LimitedService};
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
@@ -315,7 +315,8 @@ impl Known {
             throttle::Work::Recorded(jobs) => jobs.len() as f64,
             described => jobs_per_s(described),
         };
-        let is_runtimes = |pool: &throttle::ThreadPool| throttle::RuntimePool::of(&pool.name).is_some();
+        let is_runtimes =
+            |pool: &throttle::ThreadPool| throttle::RuntimePool::of(&pool.name).is_some();
         let index = match pool {
             Some(name) => pools
                 .iter()

@@ -19,7 +19,7 @@ use super::target::{Watched, ensure_own_limit, group_of};
 use super::watch;
 
 use crate::done::CommandOutcome;
-use crate::output::{message, error_chain};
+use crate::output::{error_chain, message};
 
 const CONFIDENCE: f64 = 0.95;
 /// After a change of the limit, so long is not counted: what queued up under the other one drains.

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use host::Roots;
 use throttle::advice::{Advice, AdviceInput};
-use throttle::{ThreadPool, RuntimePool};
+use throttle::{RuntimePool, ThreadPool};
 use tuner::template::literal;
 
 use super::runtimes::words;

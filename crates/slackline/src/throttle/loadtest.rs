@@ -18,7 +18,7 @@ use super::target::{Watched, group_of};
 use super::{page, report, watch};
 use crate::done::CommandOutcome;
 use crate::load;
-use crate::output::{message, error_chain};
+use crate::output::{error_chain, message};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;

@@ -1,7 +1,7 @@
 //! The scheduler's tracepoints of all CPUs, put in order of time.
 
 use host::Roots;
-use perf_events::{Field, TracepointFormat, Record, Ring, TracepointSample, Tracefs};
+use perf_events::{Field, Record, Ring, Tracefs, TracepointFormat, TracepointSample};
 use throttle::{SchedEvent, SwitchOut};
 
 /// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-use block_load::generator::{ArrivalProcess, LoadSpec, AccessPattern, run as load};
+use block_load::generator::{AccessPattern, ArrivalProcess, LoadSpec, run as load};
 use block_load::nvme::Nvme;
 
 use crate::toy::{free_port, on_uring, skip};

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use block_load::generator::{ArrivalProcess, LoadSpec, AccessPattern, run as load};
+use block_load::generator::{AccessPattern, ArrivalProcess, LoadSpec, run as load};
 use block_load::nbd::Nbd;
 use http_client::{Client, Url};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

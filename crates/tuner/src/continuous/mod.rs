@@ -50,11 +50,11 @@ pub use rules::ContinuousRules;
 pub use run::{Flow, World, run, tune, watch};
 use state::SEARCH_AGAIN_S;
 pub use state::{
-    Acting, AlertCheck, VerifiedCandidate, ContinuousPhase, HistoryEntry, HostThen, RoundResult, Promoted, Round, Searching, Seen,
-    ContinuousState,
+    Acting, AlertCheck, ContinuousPhase, ContinuousState, HistoryEntry, HostThen, Promoted, Round,
+    RoundResult, Searching, Seen, VerifiedCandidate,
 };
 pub use task::{Applied, Task, Tuned};
-pub use view::{Evidence, TestValue, ContinuousView};
+pub use view::{ContinuousView, Evidence, TestValue};
 
 use crate::figures::{counted, sentence};
 use crate::live::Changed;
@@ -137,7 +137,12 @@ impl ContinuousController {
 
     /// A controller that goes on from what was kept: the state, and every round.
     #[must_use]
-    pub fn resume(rules: ContinuousRules, control: Configuration, state: ContinuousState, rounds: &[Round]) -> Self {
+    pub fn resume(
+        rules: ContinuousRules,
+        control: Configuration,
+        state: ContinuousState,
+        rounds: &[Round],
+    ) -> Self {
         let mut controller = Self {
             tests: BTreeMap::new(),
             gains: Vec::new(),
@@ -254,7 +259,9 @@ impl ContinuousController {
                 return ContinuousAction::Wait(self.state.not_before);
             }
             return match pending_change {
-                Acting::Promote(candidate) => ContinuousAction::Promote(candidate.configuration.clone()),
+                Acting::Promote(candidate) => {
+                    ContinuousAction::Promote(candidate.configuration.clone())
+                }
                 Acting::RollBack(_) => ContinuousAction::RollBack,
             };
         }
@@ -316,7 +323,9 @@ impl ContinuousController {
     pub fn observe(&mut self, now: Timestamp, observation: ActionResult) -> Option<Round> {
         match observation {
             ActionResult::Watched(seen) => return Some(self.watched(now, seen)),
-            ActionResult::Alert(alert) => self.state.alert_check = Some(AlertCheck { at: now, alert }),
+            ActionResult::Alert(alert) => {
+                self.state.alert_check = Some(AlertCheck { at: now, alert })
+            }
             ActionResult::Tuned(tuned) => self.tuned(now, tuned),
             ActionResult::Applied(applied) => self.applied(now, applied),
         }

@@ -6,11 +6,14 @@ use paired_stats::Pair;
 
 use super::state::RoundResult;
 use super::task::{Applied, Task, Tuned};
-use super::{Acting, ContinuousAction, Alert, VerifiedCandidate, ContinuousController, ActionResult, Round, Seen, after};
+use super::{
+    Acting, ActionResult, Alert, ContinuousAction, ContinuousController, Round, Seen,
+    VerifiedCandidate, after,
+};
 use crate::assignment::evaluate_to_end;
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Evaluation, Measurement, EvaluationRules};
+use crate::evaluation::{Block, Evaluation, EvaluationRules, Measurement};
 use crate::experiment;
 use crate::ledger::Ledger;
 use crate::report::{ArmResult, Finding, Report};

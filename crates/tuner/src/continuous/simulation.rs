@@ -12,11 +12,14 @@ use std::rc::Rc;
 use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Alert, Applied, ContinuousController, HistoryEntry, Flow, Round, Seen, ContinuousState, Task, Tuned, World, run};
+use super::{
+    Alert, Applied, ContinuousController, ContinuousState, Flow, HistoryEntry, Round, Seen, Task,
+    Tuned, World, run,
+};
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
-use crate::ledger::{LedgerEvent, ResumeState, Ledger, RunControl};
+use crate::ledger::{Ledger, LedgerEvent, ResumeState, RunControl};
 use crate::live::{Changed, Changes};
 use crate::simulation::{Noise, SimulatedService, Truth, number};
 use crate::spec::{AlertSpec, CheckedSpec};
@@ -435,7 +438,10 @@ impl SimulatedWorld<'_> {
             return Ok(());
         };
         let control = self.spec.space.default_configuration();
-        let state = self.kept.clone().unwrap_or_else(|| ContinuousState::new(self.now()));
+        let state = self
+            .kept
+            .clone()
+            .unwrap_or_else(|| ContinuousState::new(self.now()));
         let mut controller = ContinuousController::resume(rules, control, state, &self.rounds);
         run(&mut controller, self)
     }

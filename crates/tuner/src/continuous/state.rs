@@ -126,7 +126,8 @@ impl ContinuousState {
     /// What it is at, in one word.
     #[must_use]
     pub fn doing(&self) -> ContinuousPhase {
-        let is_due = self.searching.is_some() || self.search_reason.is_some() || self.candidate.is_some();
+        let is_due =
+            self.searching.is_some() || self.search_reason.is_some() || self.candidate.is_some();
         match &self.pending_change {
             Some(Acting::Promote(_)) => ContinuousPhase::Promoting,
             Some(Acting::RollBack(_)) => ContinuousPhase::RollingBack,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use paired_stats::DriftTest;
 use serde::Serialize;
 
-use super::{Acting, ContinuousController, Round, ContinuousRules, ContinuousState};
+use super::{Acting, ContinuousController, ContinuousRules, ContinuousState, Round};
 use crate::figures::counted;
 use crate::report::score_text;
 use crate::spec::ObjectiveSpec;
@@ -126,7 +126,12 @@ impl ContinuousView {
             (None, None, None) => None,
         };
         lines.extend(doing);
-        lines.extend(state.blocked_by.as_ref().map(|why| format!("waits now: {why}")));
+        lines.extend(
+            state
+                .blocked_by
+                .as_ref()
+                .map(|why| format!("waits now: {why}")),
+        );
         lines.extend(self.tests.iter().map(|test| {
             let counted = counted(test.rounds, "round");
             format!(

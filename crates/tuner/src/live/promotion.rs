@@ -255,7 +255,9 @@ impl Live<'_> {
         match self.apply_rollback(&instance, &files, &mut changed) {
             Err(TunerError::Promotion(why)) if is_by_hand => {
                 Reapply::forget(&self.state_dir);
-                changed.left.push(Unrestored::new(APPLY_STEPS.to_owned(), &why));
+                changed
+                    .left
+                    .push(Unrestored::new(APPLY_STEPS.to_owned(), &why));
             }
             applied => applied?,
         }

@@ -4,7 +4,7 @@ use super::continuous::{ContinuousSpec, ExperimentMode};
 use super::form::check_url;
 use super::locate::Source;
 use super::{ObjectiveScale, ObjectiveSpec, ParameterSpec, Spec, TargetSpec};
-use crate::continuous::{Hours, ContinuousRules};
+use crate::continuous::{ContinuousRules, Hours};
 use crate::error::SpecError;
 use crate::metrics::Known;
 

@@ -317,10 +317,12 @@ fn worst(
     server: &mut Prometheus,
     fleet: &Fleet,
 ) -> anyhow::Result<BTreeMap<String, Shard>> {
-    let throttled = fleet
-        .services
-        .iter()
-        .filter(|finding| matches!(finding.state, SavingState::Throttled | SavingState::QuotaTooSmall));
+    let throttled = fleet.services.iter().filter(|finding| {
+        matches!(
+            finding.state,
+            SavingState::Throttled | SavingState::QuotaTooSmall
+        )
+    });
     let names: Vec<&str> = throttled
         .take(WORST_OF)
         .map(|finding| finding.service.name.as_str())

@@ -72,7 +72,12 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
 /// Those in which threads stand still because of a quota, worst first.
 pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &FleetFinding> {
     let services = report.fleet.services.iter();
-    services.filter(|finding| matches!(finding.state, SavingState::Throttled | SavingState::QuotaTooSmall))
+    services.filter(|finding| {
+        matches!(
+            finding.state,
+            SavingState::Throttled | SavingState::QuotaTooSmall
+        )
+    })
 }
 
 pub(super) fn text(report: &Report, top: usize) -> String {

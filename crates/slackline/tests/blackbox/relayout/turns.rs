@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use relayout::{Process, ProcessState, RelayoutStatus, ManifestStore};
+use relayout::{ManifestStore, Process, ProcessState, RelayoutStatus};
 use serde_json::Value;
 
 use super::faults::{Program, as_str, is_root};
@@ -116,7 +116,10 @@ fn a_start_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
         return;
     }
     let toy = Toy::new();
-    for (state, code, stays) in [(ProcessState::Verifying, 1, false), (ProcessState::Optimized, 0, true)] {
+    for (state, code, stays) in [
+        (ProcessState::Verifying, 1, false),
+        (ProcessState::Optimized, 0, true),
+    ] {
         let mut program = Program::start(&["plain"]);
         lay_out(&toy, &program);
         put_down(&toy, &program, state, None);
