@@ -105,7 +105,7 @@ pub(crate) struct Session {
     connection: Connection<Pipe, Bytes>,
     streams: Vec<Stream>,
     /// Requests that the server's limit of streams keeps back.
-    waiting: VecDeque<(Job, http::HttpRequest<()>, Bytes)>,
+    waiting: VecDeque<(Job, http::Request<()>, Bytes)>,
     /// The server has said that it takes no further ones.
     is_draining: bool,
 }

@@ -18,7 +18,7 @@ pub(crate) struct Image {
     /// The same as the last one of a connection.
     pub(crate) last_bytes: Box<[u8]>,
     /// As HTTP/2; the body is apart.
-    pub(crate) head: http::HttpRequest<()>,
+    pub(crate) head: http::Request<()>,
     pub(crate) body: Bytes,
     /// The answer to HEAD has no body, whatever its length says.
     pub(crate) is_head: bool,
@@ -77,7 +77,7 @@ impl Image {
             .path_and_query(request.path.as_str())
             .build()
             .map_err(|why| error("url", format!("{}: {why}", request.path)))?;
-        let mut head = http::HttpRequest::new(());
+        let mut head = http::Request::new(());
         *head.method_mut() = method.clone();
         *head.uri_mut() = uri;
         *head.headers_mut() = lines.clone();

@@ -376,7 +376,7 @@ impl PatchedProcess {
         // before is found by looking again.
         loop {
             self.gather();
-            let names = self.family().map(Process::name);
+            let names = self.family().map(Process::id);
             if names.filter(|name| !done.contains(name)).count() == 0 {
                 break;
             }
@@ -486,15 +486,15 @@ impl PatchedProcess {
             .members
             .iter()
             .filter(is_new)
-            .map(Process::name)
+            .map(Process::id)
             .collect();
         if !lacking.is_empty() {
-            let alive: Vec<(u32, u64)> = self.members.iter().map(Process::name).collect();
+            let alive: Vec<(u32, u64)> = self.members.iter().map(Process::id).collect();
             self.manifest.members = alive;
             let maps = self.process.maps()?;
             let stub = self.announce_stub(&maps)?;
             for member in &self.members {
-                if !lacking.contains(&member.name()) {
+                if !lacking.contains(&member.id()) {
                     continue;
                 }
                 let (leader, unwinder) = (&self.process.memory, self.manifest.unwinder.as_ref());
@@ -624,7 +624,7 @@ impl PatchedProcess {
         let mut is_free = true;
         loop {
             self.gather();
-            let names: Vec<(u32, u64)> = self.family().map(Process::name).collect();
+            let names: Vec<(u32, u64)> = self.family().map(Process::id).collect();
             if names.iter().all(|name| done.contains(name)) {
                 return Ok(is_free);
             }

@@ -114,7 +114,7 @@ mod tests {
         let (_, settings, _) = read(Settings::EARLIER_MAX).unwrap();
         assert_eq!(settings.earlier.len(), Settings::EARLIER_MAX);
         let pipe = dir.path().join("pipe.jsonl");
-        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::ExperimentMode::RUSR);
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
         let spec = "[search]\nwarm_start = [\"pipe.jsonl\"]\n[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
         let path = dir.path().join("spec.toml");

@@ -78,7 +78,7 @@ pub struct Spec {
     pub seed: u64,
     /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
     /// drift (`serve` only).
-    #[serde(default, skip_serializing_if = "Mode::is_once")]
+    #[serde(default, skip_serializing_if = "ExperimentMode::is_once")]
     pub mode: ExperimentMode,
     /// The parameters: what may be changed.
     pub parameters: Vec<ParameterSpec>,
