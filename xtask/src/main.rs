@@ -1,5 +1,5 @@
 //! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench,
-//! fuzz, stress, docs, dist, install.
+//! fuzz, stress, msrv, aarch64, docs, dist, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -12,6 +12,7 @@ mod awake;
 mod bench;
 mod bench_dataplane;
 mod bench_fleet;
+mod bench_micro;
 mod cargo;
 mod demo;
 mod dist;
@@ -22,6 +23,7 @@ mod simulated_fleet;
 mod step;
 mod test;
 mod tidy;
+mod toolchains;
 mod venv;
 mod workers;
 
@@ -51,6 +53,8 @@ usage: cargo xtask VERB
   bench conclusions how often a verification is wrong, by simulation, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
                     slow `ask` holds up others (slow-ask), into docs/results/
+  bench micro [--keep | NAME]  `ask`, code layout, statistics and simulators by criterion, beside the baseline in
+                    docs/results/micro.json; --keep makes the figures the new baseline
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
   fuzz block [--minutes N]  the parsers of NBD and NVMe/TCP, coverage-guided by libFuzzer, that long each (60)
   fuzz dataplane [--minutes N]  the TCP/IP stack, memcached's protocol with the store, shared rings: the same way, that long each (60)
@@ -59,6 +63,8 @@ usage: cargo xtask VERB
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
                      and 10 power cuts of a guest that serves its disk
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
+  msrv              cargo check with the oldest Rust that Cargo.toml promises; rustup installs it
+  aarch64           cargo check for aarch64; rustup installs the target, apt-get its C compiler
   docs              the manual as a book, into target/book; the reference is written anew from the code first
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
@@ -89,6 +95,9 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 ["workers", scenes @ ..] => workers::bench(&root, scenes),
                 ["fleet", options @ ..] => bench_fleet::run(&root, options),
                 ["dataplane", options @ ..] => bench_dataplane::run(&root, options),
+                ["micro"] => bench_micro::run(&root, None, false),
+                ["micro", "--keep"] => bench_micro::run(&root, None, true),
+                ["micro", name] => bench_micro::run(&root, Some(name), false),
                 _ => bench::run(&root, arguments),
             }
         }
@@ -107,6 +116,8 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["stress", "dataplane"] => test::stress_dataplane(&root),
         ["stress", "workers"] => workers::stress(&root, "30"),
         ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),
+        ["msrv"] => toolchains::msrv(&root),
+        ["aarch64"] => toolchains::aarch64(&root),
         ["docs"] => docs::run(&root),
         ["dist"] => dist::run(&root, false),
         ["dist", "--check"] => dist::run(&root, true),

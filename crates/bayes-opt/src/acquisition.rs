@@ -16,11 +16,11 @@ mod worth;
 use self::conditional::Conditional;
 pub(crate) use self::conditional::Scratch;
 use self::joint::{joint, stratified};
-use self::worth::Worth;
-use crate::apart::Apart;
+use self::worth::Criterion;
 use crate::feasibility::Feasibility;
 use crate::gp::Gp;
 use crate::linalg::add_scaled;
+use crate::local_penalty::Apart;
 use crate::mixture::Mixture;
 use crate::settings::Acquisition;
 
@@ -37,7 +37,7 @@ const BASE_DEVIATIONS: f64 = 3.0;
 
 /// An acquisition function, to be maximised.
 #[derive(Clone, Debug)]
-pub(crate) struct Surface {
+pub(crate) struct AcquisitionFunction {
     /// One for each process of the objective.
     parts: Vec<Part>,
     feasibilities: Vec<(Feasibility, Conditional)>,
@@ -49,7 +49,7 @@ pub(crate) struct Surface {
 #[derive(Clone, Debug)]
 struct Part {
     conditional: Conditional,
-    worth: Worth,
+    worth: Criterion,
 }
 
 /// Evaluated points, with the probability that each is feasible, as an acquisition needs them.
@@ -62,7 +62,7 @@ pub(crate) struct Evaluated<'a> {
     pub(crate) pending: &'a [Vec<f64>],
 }
 
-impl Surface {
+impl AcquisitionFunction {
     /// The worth of points under `acquisition`; without an objective process, feasibility alone.
     pub(crate) fn new(
         acquisition: Acquisition,
@@ -70,13 +70,13 @@ impl Surface {
         feasibilities: &[Feasibility],
         evaluated: &Evaluated<'_>,
         seed: u32,
-    ) -> Surface {
+    ) -> AcquisitionFunction {
         let feasibilities = feasibilities
             .iter()
             .map(|f| (f.clone(), Conditional::of(&f.gp)))
             .collect();
         let Some(objective) = objective else {
-            return Surface {
+            return AcquisitionFunction {
                 parts: Vec::new(),
                 feasibilities,
                 apart: Apart::from(evaluated.pending),
@@ -115,18 +115,20 @@ impl Surface {
         let part = |gp: &Gp| {
             let (conditional, values) = joint(gp, &chosen, draws, seed);
             let worth = match acquisition {
-                Acquisition::LogNoisyEi => Worth::Improvement {
+                Acquisition::LogNoisyEi => Criterion::Improvement {
                     bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
                 },
-                Acquisition::Ei | Acquisition::LogEi => Worth::Improvement { bests: vec![best] },
-                Acquisition::Poi => Worth::Probability { best },
-                Acquisition::Ucb { beta } => Worth::Confidence {
+                Acquisition::Ei | Acquisition::LogEi => {
+                    Criterion::Improvement { bests: vec![best] }
+                }
+                Acquisition::Poi => Criterion::Probability { best },
+                Acquisition::Ucb { beta } => Criterion::Confidence {
                     root_beta: beta.sqrt(),
                 },
             };
             Part { conditional, worth }
         };
-        Surface {
+        AcquisitionFunction {
             parts: objective.members().iter().map(part).collect(),
             feasibilities,
             apart: Apart::default(),
@@ -222,7 +224,7 @@ impl Surface {
         if self
             .parts
             .iter()
-            .any(|part| matches!(part.worth, Worth::Confidence { .. }))
+            .any(|part| matches!(part.worth, Criterion::Confidence { .. }))
         {
             let mean = share * of_parts.iter().sum::<f64>();
             of_parts.fill(share);

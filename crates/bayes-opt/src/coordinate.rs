@@ -9,25 +9,25 @@ pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coordinate {
     /// Levels, which are the same or not.
-    Level,
+    Categorical,
     /// Two values, 0 and 1: their squared difference says whether they are the same.
-    Switch,
+    Binary,
     /// Places in an order: of a list's values, or of a range whose ratios matter.
-    Place,
+    Ordered,
     /// Whole numbers of a range.
-    Whole,
+    Integer,
     /// Any numbers of a range.
-    Real,
+    Continuous,
 }
 
 impl Coordinate {
     pub(crate) fn is_categorical(self) -> bool {
-        matches!(self, Self::Level | Self::Switch)
+        matches!(self, Self::Categorical | Self::Binary)
     }
 
     /// Whether half a wave may go along it: knobs that are counted or ordered help more the further
     /// they are turned, or up to some place inside.
-    pub(crate) fn has_wave(self) -> bool {
-        matches!(self, Self::Place | Self::Whole)
+    pub(crate) fn has_half_cosine(self) -> bool {
+        matches!(self, Self::Ordered | Self::Integer)
     }
 }

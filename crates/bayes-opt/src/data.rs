@@ -33,7 +33,7 @@ impl Data {
     }
 
     /// None, of the same process.
-    pub(crate) fn nothing(&self) -> Data {
+    pub(crate) fn empty_like(&self) -> Data {
         Data {
             points: Vec::new(),
             values: Vec::new(),
@@ -45,7 +45,7 @@ impl Data {
     }
 
     /// So many of them, evenly spread.
-    pub(crate) fn part(&self, count: usize) -> Data {
+    pub(crate) fn subsample(&self, count: usize) -> Data {
         let rows: Vec<usize> = (0..count).map(|i| i * self.n() / count).collect();
         let of = |all: &[f64]| rows.iter().map(|row| all[*row]).collect();
         let points: Vec<&[f64]> = self.points().collect();
@@ -60,33 +60,33 @@ impl Data {
     }
 
     /// How many are of the present experiment: the first ones.
-    pub(crate) fn own(&self) -> usize {
+    pub(crate) fn current_len(&self) -> usize {
         self.n() - self.earlier.iter().sum::<usize>()
     }
 
     /// Of each value, how much the objective is like its experiment.
-    pub(crate) fn likeness(&self, hyper: &Hyper) -> Vec<f64> {
-        let mut likeness = vec![1.0; self.own()];
+    pub(crate) fn task_correlation(&self, hyper: &Hyper) -> Vec<f64> {
+        let mut task_correlation = vec![1.0; self.current_len()];
         for (count, (_, like)) in self.earlier.iter().zip(&hyper.earlier) {
-            likeness.resize(likeness.len() + count, *like);
+            task_correlation.resize(task_correlation.len() + count, *like);
         }
-        likeness
+        task_correlation
     }
 
     /// Makes covariances within the objective such as they are between experiments: less, by how
     /// much the objective is like each, and each earlier one has a constant of its own.
-    pub(crate) fn relate(&self, hyper: &Hyper, matrix: &mut [f64]) {
-        let (n, own) = (self.n(), self.own());
+    pub(crate) fn apply_task_covariance(&self, hyper: &Hyper, matrix: &mut [f64]) {
+        let (n, own) = (self.n(), self.current_len());
         if own == n {
             return;
         }
-        let likeness = self.likeness(hyper);
+        let task_correlation = self.task_correlation(hyper);
         let mut first = own;
         for count in &self.earlier {
             for i in first..first + count {
                 for j in 0..i {
                     if j < first {
-                        matrix[i * n + j] *= likeness[i] * likeness[j];
+                        matrix[i * n + j] *= task_correlation[i] * task_correlation[j];
                     } else {
                         matrix[i * n + j] += OFFSET;
                     }
@@ -106,11 +106,11 @@ impl Data {
     /// The values without the trends that are expected, and the mean of the prior of what is then
     /// constant: over the observations it is these and the constant that have the mean of
     /// [`Data::mean_prior`].
-    pub(crate) fn above(&self, kernel: &Kernel) -> (Vec<f64>, f64) {
+    pub(crate) fn residuals(&self, kernel: &Kernel) -> (Vec<f64>, f64) {
         let expected: Vec<f64> = self.points().map(|x| kernel.expected(x)).collect();
         let values = self.values.iter().zip(&expected);
         let values = values.map(|(value, expected)| value - expected).collect();
-        let own = &expected[..self.own()];
+        let own = &expected[..self.current_len()];
         let average = own.iter().sum::<f64>() / own.len().max(1) as f64;
         (values, self.mean_prior.0 - average)
     }

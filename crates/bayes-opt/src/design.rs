@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::inside::towards;
+use crate::feasible_start::towards;
 use crate::space::Space;
 
 /// How many draws are made for one point that meets the constraints and is new.

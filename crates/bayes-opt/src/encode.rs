@@ -36,7 +36,7 @@ pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
     /// Whether a bowl is expected along real numbers.
-    pub(crate) bowl: bool,
+    pub(crate) quadratic: bool,
 }
 
 impl Encoding {
@@ -50,18 +50,18 @@ impl Encoding {
                 let axis = coordinates.len();
                 coordinates.push(match &parameter.kind {
                     // However they are written. With special values there are more than two.
-                    kind if kind.is_pair() && parameter.special.is_empty() => Coordinate::Switch,
-                    kind if kind.is_pair() => Coordinate::Level,
-                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Level,
+                    kind if kind.is_pair() && parameter.special.is_empty() => Coordinate::Binary,
+                    kind if kind.is_pair() => Coordinate::Categorical,
+                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Categorical,
                     Kind::Ordinal { .. }
                     | Kind::Int { log: true, .. }
-                    | Kind::Float { log: true, .. } => Coordinate::Place,
-                    Kind::Int { .. } => Coordinate::Whole,
-                    Kind::Float { .. } => Coordinate::Real,
+                    | Kind::Float { log: true, .. } => Coordinate::Ordered,
+                    Kind::Int { .. } => Coordinate::Integer,
+                    Kind::Float { .. } => Coordinate::Continuous,
                 });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
                     // The first is for what is not special.
-                    coordinates.push(Coordinate::Level);
+                    coordinates.push(Coordinate::Categorical);
                     axis + 1
                 });
                 Column {
@@ -77,7 +77,7 @@ impl Encoding {
         Encoding {
             columns,
             coordinates,
-            bowl: true,
+            quadratic: true,
         }
     }
 

@@ -3,15 +3,15 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The
 //! constant mean `m` has a normal prior and is solved for exactly, the others are found by
-//! [`crate::descent`] with analytic gradients, or drawn from their posterior by [`crate::draws`].
-//! Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to the mean,
-//! and its uncertainty to the covariance.
+//! [`crate::lbfgs`] with analytic gradients, or drawn from their posterior by
+//! [`crate::hyper_sampling`]. Where they are drawn, what coordinates have in common
+//! ([`crate::trend`]) is added to the mean, and its uncertainty to the covariance.
 
 use crate::coordinate::Coordinate;
 use crate::data::{Data, NOISE_MAX};
-use crate::descent::minimise;
 use crate::hyper::{Basis, Hyper, Priors, bounds};
-use crate::kernel::{Kernel, waves_between};
+use crate::kernel::{Kernel, half_cosines_between};
+use crate::lbfgs::minimise;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 
 /// A fitted process.
@@ -41,12 +41,12 @@ impl Gp {
         let n = data.n();
         let noise = data.noise(&hyper);
         let features = kernel.features(&data.points);
-        let waves = waves_between(coordinates, hyper.wave, &data.points);
-        let mut matrix = kernel.matrix(&data.points, &waves, None);
-        data.relate(&hyper, &mut matrix);
+        let half_cosines = half_cosines_between(coordinates, hyper.half_cosine, &data.points);
+        let mut matrix = kernel.matrix(&data.points, &half_cosines, None);
+        data.apply_task_covariance(&hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(matrix, n)?;
-        let (above, prior) = data.above(&kernel);
+        let (above, prior) = data.residuals(&kernel);
         let (mean, mut alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let variances = data
             .variances
@@ -56,12 +56,15 @@ impl Gp {
         let mut inverse = factor.into_inverse();
         // Once they have the likenesses in them, covariances as within one experiment will do
         // everywhere else.
-        if data.own() < n {
-            let likeness = data.likeness(&hyper);
+        if data.current_len() < n {
+            let task_correlation = data.task_correlation(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {
-                *alpha *= likeness[row];
-                for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&likeness) {
-                    *inverse *= likeness[row] * like;
+                *alpha *= task_correlation[row];
+                for (inverse, like) in inverse[row * n..(row + 1) * n]
+                    .iter_mut()
+                    .zip(&task_correlation)
+                {
+                    *inverse *= task_correlation[row] * like;
                 }
             }
         }
@@ -76,7 +79,7 @@ impl Gp {
             mean,
             alpha,
             inverse,
-            own: data.own(),
+            own: data.current_len(),
             typical_variance,
         })
     }
@@ -161,9 +164,9 @@ pub(crate) fn likeliest(
     if data.n() < 2 {
         return fallback();
     }
-    let waves = waves_between(coordinates, priors.basis.wave(), &data.points);
+    let half_cosines = half_cosines_between(coordinates, priors.basis.half_cosine(), &data.points);
     let function = |vector: &[f64], gradient: &mut [f64]| {
-        negative_log_posterior(data, coordinates, &waves, priors, vector, gradient)
+        negative_log_posterior(data, coordinates, &half_cosines, priors, vector, gradient)
     };
     let bounds = bounds(coordinates.len());
     let minima = starts
@@ -178,14 +181,14 @@ pub(crate) fn likeliest(
 }
 
 /// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves
-/// are as [`waves_between`] has them; up to a constant.
+/// are as [`half_cosines_between`] has them; up to a constant.
 pub(crate) fn log_likelihood(
     data: &Data,
     coordinates: &[Coordinate],
-    waves: &[f64],
+    half_cosines: &[f64],
     hyper: &Hyper,
 ) -> f64 {
-    let likelihood = Likelihood::of(data, coordinates, waves, hyper, None);
+    let likelihood = Likelihood::of(data, coordinates, half_cosines, hyper, None);
     likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
 }
 
@@ -196,9 +199,9 @@ pub(crate) fn log_posterior(
     priors: &Priors,
     hyper: &Hyper,
 ) -> f64 {
-    let waves = waves_between(coordinates, hyper.wave, &data.points);
+    let half_cosines = half_cosines_between(coordinates, hyper.half_cosine, &data.points);
     let penalty = priors.penalty(&hyper.to_vec(), &mut vec![0.0; priors.each.len()]);
-    log_likelihood(data, coordinates, &waves, hyper) - penalty
+    log_likelihood(data, coordinates, &half_cosines, hyper) - penalty
 }
 
 /// The least posterior variance: below it rounding decides.
@@ -234,18 +237,18 @@ impl Likelihood {
     fn of(
         data: &Data,
         coordinates: &[Coordinate],
-        waves: &[f64],
+        half_cosines: &[f64],
         hyper: &Hyper,
         slopes: Option<&mut Vec<f64>>,
     ) -> Option<Self> {
         let n = data.n();
         let kernel = hyper.kernel(coordinates);
-        let mut matrix = kernel.matrix(&data.points, waves, slopes);
+        let mut matrix = kernel.matrix(&data.points, half_cosines, slopes);
         let noise = data.noise(hyper);
-        data.relate(hyper, &mut matrix);
+        data.apply_task_covariance(hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(matrix, n)?;
-        let (above, prior) = data.above(&kernel);
+        let (above, prior) = data.residuals(&kernel);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let fit: f64 = above
             .iter()
@@ -268,7 +271,7 @@ impl Likelihood {
 fn negative_log_posterior(
     data: &Data,
     coordinates: &[Coordinate],
-    waves: &[f64],
+    half_cosines: &[f64],
     priors: &Priors,
     vector: &[f64],
     gradient: &mut [f64],
@@ -278,7 +281,7 @@ fn negative_log_posterior(
     let hyper = Hyper::from_slice(vector, priors.basis);
     let mut factors = Vec::with_capacity(n * (n + 1) / 2);
     let slopes = Some(&mut factors);
-    let Some(likelihood) = Likelihood::of(data, coordinates, waves, &hyper, slopes) else {
+    let Some(likelihood) = Likelihood::of(data, coordinates, half_cosines, &hyper, slopes) else {
         return f64::INFINITY;
     };
     let Likelihood {

@@ -22,7 +22,7 @@ const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 /// inside, and as uncertain at the ends of a range as in its middle. A linear trend in its place is
 /// most uncertain at the ends, and a search then asks there too often
 /// (`docs/results/tuners-tried.md`). A choice of this crate.
-pub(crate) const WAVE: f64 = 0.5;
+pub(crate) const HALF_COSINE: f64 = 0.5;
 
 /// Whose density the priors of length scales and noise are: the maximum of a posterior depends on
 /// it (MacKay 1998, "Choice of basis for Laplace approximation").
@@ -42,10 +42,10 @@ impl Basis {
         }
     }
 
-    pub(crate) fn wave(self) -> f64 {
+    pub(crate) fn half_cosine(self) -> f64 {
         match self {
             Self::Variable => 0.0,
-            Self::Logarithm => WAVE,
+            Self::Logarithm => HALF_COSINE,
         }
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
     pub(crate) ln_noise: f64,
     pub(crate) ln_scale: f64,
-    pub(crate) wave: f64,
+    pub(crate) half_cosine: f64,
     pub(crate) shared: Shared,
     /// The earlier experiments that are believed, by their place in a list, and how much the
     /// objective is like theirs.
@@ -73,7 +73,7 @@ impl Hyper {
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
-        let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
+        let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.half_cosine);
         kernel.trends = self.shared.trends(coordinates, &self.ln_lengths);
         kernel
     }
@@ -90,7 +90,7 @@ impl Hyper {
             ln_lengths: vector[..dimension].to_vec(),
             ln_noise: vector[dimension],
             ln_scale: 0.0,
-            wave: basis.wave(),
+            half_cosine: basis.half_cosine(),
             shared: Shared::NOTHING,
             earlier: Vec::new(),
         }

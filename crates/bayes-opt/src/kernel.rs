@@ -15,14 +15,14 @@ const SQRT5: f64 = 2.236_067_977_499_79;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// 1/ℓ² of each coordinate, 0 of every [`Coordinate::Level`].
+    /// 1/ℓ² of each coordinate, 0 of every [`Coordinate::Categorical`].
     ordered: Vec<f64>,
-    /// Every [`Coordinate::Level`] and its 1/ℓ².
+    /// Every [`Coordinate::Categorical`] and its 1/ℓ².
     lists: Vec<(usize, f64)>,
     /// The prior variance of the Matérn part.
     pub(crate) scale: f64,
     /// The coordinates that half a wave goes along, and its deviation.
-    waves: Vec<(usize, f64)>,
+    half_cosines: Vec<(usize, f64)>,
     pub(crate) trends: Vec<Trend>,
 }
 
@@ -33,10 +33,10 @@ impl Kernel {
         coordinates: &[Coordinate],
         ln_lengths: &[f64],
         scale: f64,
-        wave: f64,
+        half_cosine: f64,
     ) -> Self {
         let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
-        let lists = (0..coordinates.len()).filter(|k| coordinates[*k] == Coordinate::Level);
+        let lists = (0..coordinates.len()).filter(|k| coordinates[*k] == Coordinate::Categorical);
         let lists = lists
             .map(|k| (k, std::mem::take(&mut ordered[k])))
             .collect();
@@ -44,7 +44,7 @@ impl Kernel {
             ordered,
             lists,
             scale,
-            waves: waves(coordinates, wave),
+            half_cosines: half_cosines(coordinates, half_cosine),
             trends: Vec::new(),
         }
     }
@@ -61,13 +61,13 @@ impl Kernel {
 
     /// The prior variance at `x`.
     pub(crate) fn variance(&self, x: &[f64]) -> f64 {
-        let waves: f64 = self
-            .waves
+        let half_cosines: f64 = self
+            .half_cosines
             .iter()
             .map(|(_, deviation)| deviation.powi(2))
             .sum();
         let trends = self.trends.iter().map(|trend| trend.feature(x).powi(2));
-        self.scale + waves + trends.sum::<f64>()
+        self.scale + half_cosines + trends.sum::<f64>()
     }
 
     /// Adds `factor` times the gradient of [`Kernel::variance`]: of the trends', as that of waves
@@ -93,8 +93,8 @@ impl Kernel {
     /// What half waves and trends are at `x`: the products of two points' features, summed, are the
     /// covariance that they add. `cos(π(a − b)) = sin πa sin πb + cos πa cos πb`.
     fn features_of(&self, x: &[f64]) -> Vec<f64> {
-        let mut features = Vec::with_capacity(2 * self.waves.len() + self.trends.len());
-        for (k, deviation) in &self.waves {
+        let mut features = Vec::with_capacity(2 * self.half_cosines.len() + self.trends.len());
+        for (k, deviation) in &self.half_cosines {
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             features.extend([deviation * sine, deviation * cosine]);
         }
@@ -158,13 +158,13 @@ impl Kernel {
         sums
     }
 
-    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`]
-    /// has them. For each pair up to the diagonal, row by row, `all_slopes` gets the slope that
-    /// [`Kernel::by_lengths`] needs.
+    /// The covariance matrix of `points` (rows), between which half waves are as
+    /// [`half_cosines_between`] has them. For each pair up to the diagonal, row by row,
+    /// `all_slopes` gets the slope that [`Kernel::by_lengths`] needs.
     pub(crate) fn matrix(
         &self,
         points: &[f64],
-        waves: &[f64],
+        half_cosines: &[f64],
         mut all_slopes: Option<&mut Vec<f64>>,
     ) -> Vec<f64> {
         let d = self.dimension().max(1);
@@ -184,8 +184,8 @@ impl Kernel {
             for features in &trends {
                 add_scaled(&mut row, features[i], &features[..=i]);
             }
-            if !waves.is_empty() {
-                add_scaled(&mut row, 1.0, &waves[i * (i + 1) / 2..][..=i]);
+            if !half_cosines.is_empty() {
+                add_scaled(&mut row, 1.0, &half_cosines[i * (i + 1) / 2..][..=i]);
             }
             for (j, covariance) in row.iter().enumerate() {
                 matrix[i * n + j] = *covariance;
@@ -241,11 +241,15 @@ impl Kernel {
         for (features, factor) in features.chunks_exact(width).zip(factors) {
             add_scaled(&mut by_features, *factor, features);
         }
-        for ((k, deviation), by) in self.waves.iter().zip(by_features.chunks_exact(2)) {
+        for ((k, deviation), by) in self.half_cosines.iter().zip(by_features.chunks_exact(2)) {
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             gradient[*k] += deviation * PI * (by[0] * cosine - by[1] * sine);
         }
-        for (trend, by) in self.trends.iter().zip(&by_features[2 * self.waves.len()..]) {
+        for (trend, by) in self
+            .trends
+            .iter()
+            .zip(&by_features[2 * self.half_cosines.len()..])
+        {
             trend.feature_gradient(x, *by, gradient);
         }
     }
@@ -265,7 +269,7 @@ impl Kernel {
             points: transposed(points, n),
             features: transposed(features, n),
             distances: vec![0.0; (coordinates.len() + 1) * n],
-            waves: vec![0.0; (self.waves.len() + 1) * n],
+            half_cosines: vec![0.0; (self.half_cosines.len() + 1) * n],
             coordinates,
             last: Vec::new(),
         }
@@ -300,7 +304,7 @@ pub(crate) struct Rows<'a> {
     /// Squared distances over no coordinate, over the first one, the first two, …
     distances: Vec<f64>,
     /// What half waves add, likewise.
-    waves: Vec<f64>,
+    half_cosines: Vec<f64>,
 }
 
 impl Rows<'_> {
@@ -330,28 +334,28 @@ impl Rows<'_> {
                 }
             }
         }
-        for (wave, (k, deviation)) in self.kernel.waves.iter().enumerate() {
+        for (half_cosine, (k, deviation)) in self.kernel.half_cosines.iter().enumerate() {
             if *k < same {
                 continue;
             }
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             let (sine, cosine) = (deviation * sine, deviation * cosine);
-            let (before, after) = self.waves.split_at_mut((wave + 1) * n);
-            let sums = after.iter_mut().zip(&before[wave * n..]);
-            let (sines, cosines) = self.features[2 * wave * n..][..2 * n].split_at(n);
+            let (before, after) = self.half_cosines.split_at_mut((half_cosine + 1) * n);
+            let sums = after.iter_mut().zip(&before[half_cosine * n..]);
+            let (sines, cosines) = self.features[2 * half_cosine * n..][..2 * n].split_at(n);
             for ((sum, before), (a, b)) in sums.zip(sines.iter().zip(cosines)) {
                 *sum = before + sine * a + cosine * b;
             }
         }
         let first = to.len();
-        let waves = self.kernel.waves.len();
-        to.extend_from_slice(&self.waves[waves * n..]);
+        let half_cosines = self.kernel.half_cosines.len();
+        to.extend_from_slice(&self.half_cosines[half_cosines * n..]);
         let covariances = &mut to[first..];
         for (trend, features) in self
             .kernel
             .trends
             .iter()
-            .zip(self.features[2 * waves * n..].chunks_exact(n.max(1)))
+            .zip(self.features[2 * half_cosines * n..].chunks_exact(n.max(1)))
         {
             add_scaled(covariances, trend.feature(x), features);
         }
@@ -407,21 +411,25 @@ fn transposed(rows: &[f64], n: usize) -> Vec<f64> {
 }
 
 /// The coordinates that half a wave goes along, and its deviation.
-fn waves(coordinates: &[Coordinate], variance: f64) -> Vec<(usize, f64)> {
+fn half_cosines(coordinates: &[Coordinate], variance: f64) -> Vec<(usize, f64)> {
     if variance == 0.0 {
         return Vec::new();
     }
     let deviation = (variance / coordinates.len().max(1) as f64).sqrt();
-    let along = (0..coordinates.len()).filter(|k| coordinates[*k].has_wave());
+    let along = (0..coordinates.len()).filter(|k| coordinates[*k].has_half_cosine());
     along.map(|k| (k, deviation)).collect()
 }
 
 /// What half waves of this variance add to the covariance of each pair of `points` (rows) up to the
 /// diagonal, row by row: it is the same for any length scales. Empty without waves.
-pub(crate) fn waves_between(coordinates: &[Coordinate], variance: f64, points: &[f64]) -> Vec<f64> {
-    let waves = Kernel::new(coordinates, &vec![0.0; coordinates.len()], 0.0, variance);
-    let features = waves.features(points);
-    let width = 2 * waves.waves.len();
+pub(crate) fn half_cosines_between(
+    coordinates: &[Coordinate],
+    variance: f64,
+    points: &[f64],
+) -> Vec<f64> {
+    let half_cosines = Kernel::new(coordinates, &vec![0.0; coordinates.len()], 0.0, variance);
+    let features = half_cosines.features(points);
+    let width = 2 * half_cosines.half_cosines.len();
     if width == 0 {
         return Vec::new();
     }
@@ -500,13 +508,21 @@ mod tests {
 
     #[test]
     fn rows_of_points_one_after_another_are_rows() {
-        use Coordinate::{Level, Place, Real, Switch, Whole};
-        let coordinates = [Switch, Level, Whole, Switch, Place, Level, Real];
+        use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
+        let coordinates = [
+            Binary,
+            Categorical,
+            Integer,
+            Binary,
+            Ordered,
+            Categorical,
+            Continuous,
+        ];
         let ln_lengths = [0.1, -0.3, 0.8, 0.0, -1.0, 1.2, -0.7];
         let mut kernel = Kernel::new(&coordinates, &ln_lengths, 1.3, 0.5);
         let shared = Shared {
-            bowl: true,
-            slope: true,
+            quadratic: true,
+            linear: true,
         };
         kernel.trends = shared.trends(&coordinates, &ln_lengths);
         let points: Vec<f64> = (0..9).flat_map(|i| sobol(i, 7, 3)).collect();
@@ -528,12 +544,12 @@ mod tests {
 
     #[test]
     fn a_wave_is_as_uncertain_at_the_ends_as_inside() {
-        let kernel = |wave: f64| {
+        let kernel = |half_cosine: f64| {
             Kernel::new(
-                &[Coordinate::Place, Coordinate::Level],
+                &[Coordinate::Ordered, Coordinate::Categorical],
                 &[0.0; 2],
                 1.0,
-                wave,
+                half_cosine,
             )
         };
         let (with, without) = (kernel(0.5), kernel(0.0));

@@ -6,7 +6,7 @@
 //! tells in the same order, give the same proposals.
 //!
 //! ```
-//! use bayes_opt::{Kind, Measured, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value};
+//! use bayes_opt::{Kind, MeasuredValue, Observation, Optimizer, ObservedOutcome, Parameter, Settings, Space, Value};
 //!
 //! # fn main() -> Result<(), bayes_opt::Error> {
 //! let workers = Parameter::new("workers", Kind::Int { low: 1, high: 64, step: 1, log: true });
@@ -14,8 +14,8 @@
 //! for _ in 0..12 {
 //!     for configuration in optimizer.ask(1)? {
 //!         let workers = configuration.get("workers").and_then(Value::as_f64).unwrap_or(1.0);
-//!         let objective = Measured { value: (workers.ln() - 2.0).powi(2), variance: None };
-//!         optimizer.tell(Observation::now(configuration, Outcome::completed(objective)))?;
+//!         let objective = MeasuredValue { value: (workers.ln() - 2.0).powi(2), variance: None };
+//!         optimizer.tell(Observation::now(configuration, ObservedOutcome::completed(objective)))?;
 //!     }
 //! }
 //! let best = optimizer.best().ok_or("nothing was told");
@@ -26,43 +26,43 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
-mod apart;
 mod constraint;
 mod coordinate;
+mod crash_classifier;
 mod data;
-mod descent;
 mod design;
-mod draws;
 mod encode;
 mod error;
 mod explain;
 mod feasibility;
+mod feasible_start;
 mod gp;
 mod hyper;
-mod inside;
+mod hyper_sampling;
 mod kernel;
+mod lbfgs;
 mod linalg;
+mod local_penalty;
 mod mixture;
 mod model;
 mod normal;
 mod observation;
 mod optimizer;
 mod parameter;
-mod repeat;
+mod replication;
 mod search;
 mod settings;
-mod slice;
+mod slice_sampler;
 mod space;
 mod transform;
 mod trend;
 mod value;
-mod viability;
-mod warm;
+mod warm_start;
 
 pub use constraint::LinearConstraint;
 pub use error::{Error, SpaceError};
 pub use explain::Importance;
-pub use observation::{Measured, Observation, Outcome, Recommendation};
+pub use observation::{MeasuredValue, Observation, ObservedOutcome, Recommendation};
 pub use optimizer::Optimizer;
 pub use parameter::{Kind, Parameter, PriorGuess};
 pub use settings::{Acquisition, Settings, Strategy};

@@ -101,7 +101,7 @@ mod tests {
             mean_prior: (0.0, 1.0),
             earlier: Vec::new(),
         };
-        Gp::condition(&data, &[Coordinate::Place], Hyper::prior_mode(1, basis)).unwrap()
+        Gp::condition(&data, &[Coordinate::Ordered], Hyper::prior_mode(1, basis)).unwrap()
     }
 
     #[test]

@@ -17,9 +17,9 @@ use crate::encode::{Encoding, same_point};
 use crate::feasibility::{Demand, Feasibility};
 use crate::hyper::Basis;
 use crate::mixture::Mixture;
-use crate::observation::{Measured, Outcome, Told};
+use crate::observation::{EncodedObservation, MeasuredValue, ObservedOutcome};
 use crate::transform::Transform;
-use crate::warm::Earlier;
+use crate::warm_start::Earlier;
 
 /// How probable it is at least that a configuration which completed, and never crashed, survives
 /// again, and that one which violated a constraint does so again.
@@ -50,18 +50,19 @@ pub(crate) struct Model {
 impl Model {
     /// Fits all processes; `None` while nothing completed.
     pub(crate) fn fit(
-        told: &[Told],
+        told: &[EncodedObservation],
         earlier: &[Earlier],
         encoding: &Encoding,
         log: bool,
         memory: &Memory,
         seed: u64,
     ) -> Option<Model> {
-        let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
+        let mut completed: Vec<(usize, &EncodedObservation, MeasuredValue)> = Vec::new();
         let mut crashed: Vec<&[f64]> = Vec::new();
-        let mut constraints: BTreeMap<&str, Vec<(&Told, Measured)>> = BTreeMap::new();
+        let mut constraints: BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>> =
+            BTreeMap::new();
         for (index, told) in told.iter().enumerate() {
-            let Outcome::Completed {
+            let ObservedOutcome::Completed {
                 objective,
                 constraints: measured,
             } = &told.observation.outcome
@@ -79,7 +80,7 @@ impl Model {
         }
         let mut fitter = Fitter {
             coordinates: encoding.coordinates(),
-            bowl: encoding.bowl,
+            quadratic: encoding.quadratic,
             memory,
             seed,
             hypers: Memory::new(),
@@ -89,7 +90,7 @@ impl Model {
             .iter()
             .map(|(_, _, objective)| objective.value)
             .collect();
-        let objectives: Vec<Measured> = completed.iter().map(|(_, _, y)| *y).collect();
+        let objectives: Vec<MeasuredValue> = completed.iter().map(|(_, _, y)| *y).collect();
         let data = |transform: &Transform| {
             let (modelled, variances) = transform.measured(&objectives);
             let weights = completed.iter().map(|(_, told, _)| told.observation.weight);
@@ -145,9 +146,9 @@ impl Model {
     /// Takes up what the processes say of the points that were measured.
     fn look_back(
         &mut self,
-        completed: &[(usize, &Told, Measured)],
+        completed: &[(usize, &EncodedObservation, MeasuredValue)],
         crashed: &[&[f64]],
-        constraints: &BTreeMap<&str, Vec<(&Told, Measured)>>,
+        constraints: &BTreeMap<&str, Vec<(&EncodedObservation, MeasuredValue)>>,
     ) {
         for (row, (index, told, _)) in completed.iter().enumerate() {
             if self
@@ -231,7 +232,7 @@ impl Model {
 }
 
 /// Whether the measurements of a constraint at a point say that it is violated there.
-fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
+fn has_violated(measured: &[(&EncodedObservation, MeasuredValue)], point: &[f64]) -> bool {
     let here = measured
         .iter()
         .filter(|(told, _)| same_point(&told.point, point));
@@ -243,7 +244,7 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
         variance += weight * measured.variance.unwrap_or(0.0);
     }
     // Of the sum as of the mean: both are divided by the weights' sum.
-    let sum = Measured {
+    let sum = MeasuredValue {
         value: sum,
         variance: Some(variance),
     };

@@ -9,7 +9,7 @@ use crate::value::Configuration;
 
 /// A measured number and how sure of it the measurement is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MeasuredValue {
     /// The mean.
     pub value: f64,
     /// The variance *of that mean*, in the value's unit squared; `None` where it is not known, then
@@ -21,16 +21,16 @@ pub struct Measured {
 /// error is known it has any way.
 const VIOLATED_ERRORS: f64 = 1.645;
 
-impl Measured {
+impl MeasuredValue {
     /// Whether this value of a constraint is plainly above 0.
     pub(crate) fn is_violated(self) -> bool {
         self.value > VIOLATED_ERRORS * self.variance.unwrap_or(0.0).sqrt()
     }
 }
 
-impl From<f64> for Measured {
+impl From<f64> for MeasuredValue {
     fn from(value: f64) -> Self {
-        Measured {
+        MeasuredValue {
             value,
             variance: None,
         }
@@ -40,22 +40,22 @@ impl From<f64> for Measured {
 /// How an evaluation ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ObservedOutcome {
     /// It ran to its end.
     Completed {
         /// The objective; smaller is better.
-        objective: Measured,
+        objective: MeasuredValue,
         /// Each constraint by name; feasible when the value is at most 0.
-        constraints: BTreeMap<String, Measured>,
+        constraints: BTreeMap<String, MeasuredValue>,
     },
     /// The system did not survive the configuration.
     Crashed,
 }
 
-impl Outcome {
+impl ObservedOutcome {
     /// A completed evaluation without constraints.
-    pub fn completed(objective: impl Into<Measured>) -> Self {
-        Outcome::Completed {
+    pub fn completed(objective: impl Into<MeasuredValue>) -> Self {
+        ObservedOutcome::Completed {
             objective: objective.into(),
             constraints: BTreeMap::new(),
         }
@@ -68,7 +68,7 @@ pub struct Observation {
     /// What was evaluated.
     pub configuration: Configuration,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ObservedOutcome,
     /// 1 for the system as it is now; less where it has drifted since. The variance is divided by
     /// it.
     pub weight: f64,
@@ -76,7 +76,7 @@ pub struct Observation {
 
 impl Observation {
     /// An observation of the system as it is now.
-    pub fn now(configuration: Configuration, outcome: Outcome) -> Self {
+    pub fn now(configuration: Configuration, outcome: ObservedOutcome) -> Self {
         Observation {
             configuration,
             outcome,
@@ -95,7 +95,7 @@ impl Observation {
                 weight: self.weight,
             });
         }
-        let Outcome::Completed {
+        let ObservedOutcome::Completed {
             objective,
             constraints,
         } = &self.outcome
@@ -114,7 +114,7 @@ impl Observation {
     }
 }
 
-fn finite(what: &str, measured: Measured) -> Result<(), Error> {
+fn finite(what: &str, measured: MeasuredValue) -> Result<(), Error> {
     if measured.value.is_nan() || measured.value.abs() > LARGEST {
         return Err(Error::Unusable {
             what: what.to_owned(),
@@ -132,7 +132,7 @@ fn finite(what: &str, measured: Measured) -> Result<(), Error> {
 
 /// An observation with its place in the cube.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct EncodedObservation {
     pub(crate) observation: Observation,
     pub(crate) point: Vec<f64>,
 }

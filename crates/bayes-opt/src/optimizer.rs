@@ -5,21 +5,21 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::acquisition::{Evaluated, Surface};
+use crate::acquisition::{AcquisitionFunction, Evaluated};
 use crate::design::{Design, fold};
 use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
-use crate::inside::inside;
+use crate::feasible_start::inside;
 use crate::model::{Memory, Model, survival};
-use crate::observation::{Observation, Outcome, Recommendation, Told};
+use crate::observation::{EncodedObservation, Observation, ObservedOutcome, Recommendation};
 use crate::parameter::Parameter;
-use crate::repeat::{most_worth_repeating, worth_repeating};
-use crate::search::{Belief, Search};
+use crate::replication::{most_worth_repeating, worth_repeating};
+use crate::search::{AcquisitionOptimizer, Belief};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
 use crate::value::{Configuration, Value};
-use crate::warm::Earlier;
+use crate::warm_start::Earlier;
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Optimizer {
     earlier: Vec<Earlier>,
     /// What the first of them holds best: asked first, unless it is told or pending already.
     earlier_best: Option<Vec<f64>>,
-    told: Vec<Told>,
+    told: Vec<EncodedObservation>,
     /// What a model chose.
     chosen: Vec<Vec<f64>>,
     pending: Vec<Vec<f64>>,
@@ -212,7 +212,7 @@ impl Optimizer {
         let observations = self.told.len().max(model.objective.n());
         let evaluated = model.evaluated(&self.pending);
         let seed = fold(self.rng.random::<u64>());
-        let surface = Surface::new(
+        let surface = AcquisitionFunction::new(
             acquisition,
             objective,
             &model.feasibilities,
@@ -239,17 +239,22 @@ impl Optimizer {
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
-    fn search(&mut self, surface: &Surface, best: &[f64], observations: usize) -> Option<Vec<f64>> {
+    fn search(
+        &mut self,
+        surface: &AcquisitionFunction,
+        best: &[f64],
+        observations: usize,
+    ) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
         let mut survivors: Vec<&[f64]> = told
             .iter()
-            .filter(|told| !matches!(told.observation.outcome, Outcome::Crashed))
+            .filter(|told| !matches!(told.observation.outcome, ObservedOutcome::Crashed))
             .map(|told| told.point.as_slice())
             .collect();
         if survivors.len() * SURVIVORS_FEW > told.len() {
             survivors.clear();
         }
-        let search = Search {
+        let search = AcquisitionOptimizer {
             space: &self.space,
             surface,
             belief: Belief::after(told.len(), self.space.encoding()),
@@ -274,7 +279,7 @@ impl Optimizer {
             feasible: &[],
             pending: &self.pending,
         };
-        let surface = Surface::new(
+        let surface = AcquisitionFunction::new(
             Acquisition::LogEi,
             None,
             viability.as_slice(),
@@ -377,7 +382,7 @@ impl Optimizer {
         }
         let crashed = told
             .iter()
-            .filter(|told| matches!(told.observation.outcome, Outcome::Crashed));
+            .filter(|told| matches!(told.observation.outcome, ObservedOutcome::Crashed));
         let lost: Vec<&Vec<f64>> = crashed.map(|told| &told.point).chain(pending).collect();
         design.next(space, &mut self.rng, starts, |point| {
             lost.iter().any(|other| same_point(other, point))
@@ -412,7 +417,7 @@ impl Optimizer {
         {
             self.pending.remove(position);
         }
-        self.told.push(Told { observation, point });
+        self.told.push(EncodedObservation { observation, point });
         self.model = None;
         Ok(())
     }
@@ -527,7 +532,7 @@ fn start_length(space: &Space, settings: &Settings) -> usize {
     settings.initial_random.unwrap_or(length)
 }
 
-fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {
+fn is_taken(told: &[EncodedObservation], pending: &[Vec<f64>], point: &[f64]) -> bool {
     let is_told = told.iter().any(|told| same_point(&told.point, point));
     is_told || is_among(pending, point)
 }

@@ -10,11 +10,11 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::acquisition::{Scratch, Surface};
-use crate::descent::minimise;
+use crate::acquisition::{AcquisitionFunction, Scratch};
 use crate::design::sobol;
 use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
-use crate::inside::towards;
+use crate::feasible_start::towards;
+use crate::lbfgs::minimise;
 use crate::space::Space;
 use crate::value::round_to_i64;
 
@@ -96,9 +96,9 @@ impl Belief {
 }
 
 /// A search over one acquisition function.
-pub(crate) struct Search<'a> {
+pub(crate) struct AcquisitionOptimizer<'a> {
     pub(crate) space: &'a Space,
-    pub(crate) surface: &'a Surface,
+    pub(crate) surface: &'a AcquisitionFunction,
     pub(crate) belief: Belief,
     /// The best evaluated point; while none completed, any.
     pub(crate) best: &'a [f64],
@@ -110,7 +110,7 @@ pub(crate) struct Search<'a> {
     pub(crate) survivors: Vec<&'a [f64]>,
 }
 
-impl Search<'_> {
+impl AcquisitionOptimizer<'_> {
     /// The best point found; `None` when every allowed point is taken (or none could be found).
     pub(crate) fn run(&self, rng: &mut ChaCha8Rng) -> Option<Vec<f64>> {
         let mut scratch = Scratch::default();

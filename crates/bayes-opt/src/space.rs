@@ -80,7 +80,7 @@ impl Space {
             });
         }
         // Where constraints leave the middle out, it is no place to expect the best at.
-        space.encoding.bowl = space.allows(&space.encoding.middle());
+        space.encoding.quadratic = space.allows(&space.encoding.middle());
         Ok(space)
     }
 
@@ -258,12 +258,12 @@ mod tests {
             parameter.default = Some(Value::Float(0.1));
             parameter
         };
-        let bowl = |constraint: &str| {
+        let quadratic = |constraint: &str| {
             let constraint = LinearConstraint::parse(constraint).unwrap();
             let space = Space::new(vec![float("a"), float("b")], vec![constraint]).unwrap();
-            space.encoding.bowl
+            space.encoding.quadratic
         };
-        assert!(bowl("a + b <= 1.0") && !bowl("a + b <= 0.9"));
+        assert!(quadratic("a + b <= 1.0") && !quadratic("a + b <= 0.9"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From what was measured to what the process models: logarithm, a soft cap on bad outliers, a
 //! power that bends a long good end, mean 0 and deviation 1.
 
-use crate::observation::Measured;
+use crate::observation::MeasuredValue;
 
 /// Where the cap begins, in interquartile ranges above the upper quartile: Tukey's outer-fence
 /// idea, with his 1.5 made 2 because costs are skewed.
@@ -165,8 +165,8 @@ impl Transform {
 
     /// What is modelled of measurements, and its variances; one that is not known counts as 0
     /// beside the fitted noise.
-    pub(crate) fn measured(&self, measured: &[Measured]) -> (Vec<f64>, Vec<f64>) {
-        let both = |y: &Measured| {
+    pub(crate) fn measured(&self, measured: &[MeasuredValue]) -> (Vec<f64>, Vec<f64>) {
+        let both = |y: &MeasuredValue| {
             (
                 self.forward(y.value),
                 self.variance(y.value, y.variance.unwrap_or(0.0)),

@@ -7,7 +7,7 @@
 //!   Vehtari, Vanhatalo, González, Andersen 2018, "Correcting boundary over-exploration
 //!   deficiencies in Bayesian optimization with virtual derivative sign observations"). Who gives a
 //!   range of real numbers expects the best inside. Knobs that are counted or ordered have half a
-//!   wave in its place ([`Coordinate::has_wave`]).
+//!   wave in its place ([`Coordinate::has_half_cosine`]).
 //! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on.
 //!   Only where the data are the more probable with it.
 //!
@@ -40,38 +40,38 @@ pub(crate) struct Trend {
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     /// The squared distance from the middle.
-    Bowl,
+    Quadratic,
     /// The distance from the middle.
-    Slope,
+    Linear,
 }
 
 /// Which trends coordinates have in common, where there are such coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shared {
-    pub(crate) bowl: bool,
-    pub(crate) slope: bool,
+    pub(crate) quadratic: bool,
+    pub(crate) linear: bool,
 }
 
 impl Shared {
     pub(crate) const NOTHING: Self = Shared {
-        bowl: false,
-        slope: false,
+        quadratic: false,
+        linear: false,
     };
 
     /// The trends of a space whose length scales have these logarithms.
     pub(crate) fn trends(self, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
-        let bowl = self.bowl && count(coordinates, Coordinate::Real) > 0;
-        let bowl = bowl.then(|| Trend::bowl(coordinates, ln_lengths));
-        let slope = self.slope && may_slope(coordinates);
-        let slope = slope.then(|| Trend::slope(coordinates, ln_lengths));
-        bowl.into_iter().chain(slope).collect()
+        let quadratic = self.quadratic && count(coordinates, Coordinate::Continuous) > 0;
+        let quadratic = quadratic.then(|| Trend::quadratic(coordinates, ln_lengths));
+        let linear = self.linear && may_be_linear(coordinates);
+        let linear = linear.then(|| Trend::linear(coordinates, ln_lengths));
+        quadratic.into_iter().chain(linear).collect()
     }
 }
 
 /// Whether there are switches that may have a slope in common: one alone has nothing in common with
 /// others.
-pub(crate) fn may_slope(coordinates: &[Coordinate]) -> bool {
-    count(coordinates, Coordinate::Switch) > 1
+pub(crate) fn may_be_linear(coordinates: &[Coordinate]) -> bool {
+    count(coordinates, Coordinate::Binary) > 1
 }
 
 fn count(coordinates: &[Coordinate], kind: Coordinate) -> usize {
@@ -103,13 +103,13 @@ fn scaled(each: f64, values: &[f64]) -> Vec<f64> {
 impl Trend {
     /// Less deep by the share of coordinates that are no real numbers, and by how much these
     /// matter.
-    fn bowl(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
-        let kind = Coordinate::Real;
+    fn quadratic(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
+        let kind = Coordinate::Continuous;
         let all: f64 = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).sum();
         let each = UNIFORM_PRECISION * share(coordinates, kind) / all;
         let weights = scaled(each, &matter(coordinates, kind, ln_lengths, 2.0));
         Trend {
-            shape: Shape::Bowl,
+            shape: Shape::Quadratic,
             average: weights.iter().sum::<f64>() / UNIFORM_PRECISION,
             weights,
             mean: BOWL.0,
@@ -118,12 +118,12 @@ impl Trend {
     }
 
     /// Of less variance by the share of coordinates that are no switches.
-    fn slope(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
-        let kind = Coordinate::Switch;
+    fn linear(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
+        let kind = Coordinate::Binary;
         let matter = matter(coordinates, kind, ln_lengths, 1.0);
         let each = (SWITCH_PRECISION / dot(&matter, &matter)).sqrt();
         Trend {
-            shape: Shape::Slope,
+            shape: Shape::Linear,
             weights: scaled(each, &matter),
             average: 0.0,
             mean: 0.0,
@@ -137,8 +137,8 @@ impl Trend {
             let from_middle = x - MIDDLE;
             weight
                 * match self.shape {
-                    Shape::Bowl => from_middle * from_middle,
-                    Shape::Slope => from_middle,
+                    Shape::Quadratic => from_middle * from_middle,
+                    Shape::Linear => from_middle,
                 }
         };
         x.iter().zip(&self.weights).map(along).sum::<f64>() - self.average
@@ -148,8 +148,8 @@ impl Trend {
     fn height_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
         for ((gradient, weight), x) in gradient.iter_mut().zip(&self.weights).zip(x) {
             let slope = match self.shape {
-                Shape::Bowl => 2.0 * (x - MIDDLE),
-                Shape::Slope => 1.0,
+                Shape::Quadratic => 2.0 * (x - MIDDLE),
+                Shape::Linear => 1.0,
             };
             *gradient += factor * weight * slope;
         }
@@ -189,40 +189,40 @@ mod tests {
 
     #[test]
     fn coordinates_have_in_common_what_their_kinds_have() {
-        use Coordinate::{Level, Place, Real, Switch, Whole};
+        use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
         let heights = |coordinates: &[Coordinate], at: &[f64]| -> Vec<f64> {
             let lengths = vec![0.0; coordinates.len()];
             let all = Shared {
-                bowl: true,
-                slope: true,
+                quadratic: true,
+                linear: true,
             };
             let trends = all.trends(coordinates, &lengths);
             let heights = trends.iter().map(|trend| trend.height(at));
             heights.map(|height| (1e9 * height).round() / 1e9).collect()
         };
         // In the middle.
-        assert_eq!(heights(&[Real; 2], &[0.5; 2]), [-1.0]);
-        assert_eq!(heights(&[Real, Whole], &[0.5; 2]), [-0.25]);
+        assert_eq!(heights(&[Continuous; 2], &[0.5; 2]), [-1.0]);
+        assert_eq!(heights(&[Continuous, Integer], &[0.5; 2]), [-0.25]);
         // All on, half of them.
-        assert_eq!(heights(&[Switch; 4], &[1.0; 4]), [2.0]);
-        assert_eq!(heights(&[Switch; 4], &[1.0, 1.0, 0.0, 0.0]), [0.0]);
+        assert_eq!(heights(&[Binary; 4], &[1.0; 4]), [2.0]);
+        assert_eq!(heights(&[Binary; 4], &[1.0, 1.0, 0.0, 0.0]), [0.0]);
         assert_eq!(
-            heights(&[Real, Switch, Switch], &[0.5, 0.0, 0.0]),
+            heights(&[Continuous, Binary, Binary], &[0.5, 0.0, 0.0]),
             [-0.111111111, (-1e9 * 2.0_f64.sqrt()).round() / 1e9]
         );
-        for nothing in [Whole, Place, Switch, Level] {
-            assert!(heights(&[nothing, Level], &[1.0; 2]).is_empty());
+        for nothing in [Integer, Ordered, Binary, Categorical] {
+            assert!(heights(&[nothing, Categorical], &[1.0; 2]).is_empty());
         }
     }
 
     #[test]
     fn heights_are_0_on_average_and_slopes_as_steep_as_they_are_to_be() {
-        let bowl = Trend::bowl(&[Coordinate::Real; 3], &LENGTHS);
-        let middle = bowl.height(&[MIDDLE; 3]);
+        let quadratic = Trend::quadratic(&[Coordinate::Continuous; 3], &LENGTHS);
+        let middle = quadratic.height(&[MIDDLE; 3]);
         let at = |k: usize, x: f64| {
             let mut at = [MIDDLE; 3];
             at[k] = x;
-            bowl.height(&at) - middle
+            quadratic.height(&at) - middle
         };
         // Coordinates add up; Simpson's rule is exact along each.
         let average = |k: usize| (at(k, 0.0) + 4.0 * at(k, MIDDLE) + at(k, 1.0)) / 6.0;
@@ -230,12 +230,18 @@ mod tests {
         assert!((middle + 1.0).abs() < 1e-12 && (averages - 1.0).abs() < 1e-12);
         // The shorter the length scale, the steeper.
         assert!(at(0, 0.0) > at(1, 0.0) && at(2, 0.0) > at(0, 0.0));
-        let half = Trend::bowl(&[Coordinate::Real, Coordinate::Whole], &LENGTHS[..2]);
+        let half = Trend::quadratic(
+            &[Coordinate::Continuous, Coordinate::Integer],
+            &LENGTHS[..2],
+        );
         assert!(half.height(&[0.5, 0.0]) == half.height(&[0.5, 1.0]));
 
-        use Coordinate::{Real, Switch};
-        for (coordinates, share) in [([Switch; 3], 1.0), ([Real, Switch, Switch], 2.0 / 3.0)] {
-            let slope = Trend::slope(&coordinates, &LENGTHS);
+        use Coordinate::{Binary, Continuous};
+        for (coordinates, share) in [
+            ([Binary; 3], 1.0),
+            ([Continuous, Binary, Binary], 2.0 / 3.0),
+        ] {
+            let slope = Trend::linear(&coordinates, &LENGTHS);
             let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
             let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
             assert!((squares / 8.0 - SLOPE * SLOPE * share).abs() < 1e-12);
@@ -248,11 +254,11 @@ mod tests {
 
     #[test]
     fn gradients_are_difference_quotients() {
-        use Coordinate::{Level, Real, Switch};
+        use Coordinate::{Binary, Categorical, Continuous};
         let at = [0.2, 0.9, 0.4];
         for trend in [
-            Trend::bowl(&[Real, Level, Real], &LENGTHS),
-            Trend::slope(&[Switch, Switch, Level], &LENGTHS),
+            Trend::quadratic(&[Continuous, Categorical, Continuous], &LENGTHS),
+            Trend::linear(&[Binary, Binary, Categorical], &LENGTHS),
         ] {
             let variance = |x: &[f64]| trend.feature(x).powi(2);
             let function =

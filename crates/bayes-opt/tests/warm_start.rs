@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 use bayes_opt::{
-    Configuration, Kind, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value,
+    Configuration, Kind, Observation, ObservedOutcome, Optimizer, Parameter, Settings, Space, Value,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -57,7 +57,7 @@ fn earlier(
             .map(|name| ((*name).to_owned(), Value::Float(rng.random())));
         let configuration = Configuration(values.collect());
         let value = function(&configuration) + 0.03 * (rng.random::<f64>() - 0.5);
-        Observation::now(configuration, Outcome::completed(value))
+        Observation::now(configuration, ObservedOutcome::completed(value))
     };
     (0..40).map(|_| measured()).collect()
 }
@@ -76,7 +76,10 @@ fn regret(evaluations: usize, earlier: impl Fn(u64) -> Vec<Vec<Observation>>) ->
             let configuration = optimizer.ask(1).unwrap().remove(0);
             let value = bowl(&configuration, BEST) + 0.1 * (rng.random::<f64>() - 0.5);
             optimizer
-                .tell(Observation::now(configuration, Outcome::completed(value)))
+                .tell(Observation::now(
+                    configuration,
+                    ObservedOutcome::completed(value),
+                ))
                 .unwrap();
         }
         bowl(&optimizer.best().unwrap().configuration, BEST)
@@ -108,7 +111,7 @@ fn what_an_earlier_one_holds_best_is_asked_first_though_the_default_was_told() {
         let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
         let default = optimizer.space().default_configuration();
         let value = bowl(&default, BEST);
-        let observation = Observation::now(default, Outcome::completed(value));
+        let observation = Observation::now(default, ObservedOutcome::completed(value));
         optimizer.tell(observation).unwrap();
         let first = optimizer.ask(1).unwrap().remove(0);
         let better = earlier
@@ -127,7 +130,7 @@ fn what_broke_a_constraint_there_is_not_asked_first() {
         let mut earlier = earlier(seed, &NAMES, |at| bowl(at, [0.9, 0.7, 0.8, 0.3]));
         for observation in &mut earlier {
             let excess = broken(&observation.configuration);
-            if let Outcome::Completed { constraints, .. } = &mut observation.outcome {
+            if let ObservedOutcome::Completed { constraints, .. } = &mut observation.outcome {
                 constraints.insert("excess".into(), excess.into());
             }
         }
@@ -159,7 +162,7 @@ fn what_crashed_is_not_asked_again() {
                 assert!(!crashed.contains(&configuration), "{configuration:?}");
                 crashed.push(configuration.clone());
                 optimizer
-                    .tell(Observation::now(configuration, Outcome::Crashed))
+                    .tell(Observation::now(configuration, ObservedOutcome::Crashed))
                     .unwrap();
             }
         }
@@ -204,8 +207,11 @@ fn what_crashed_there_is_not_asked_first() {
             .collect(),
     );
     // It did very well once, and crashed since.
-    told.push(Observation::now(best.clone(), Outcome::completed(-3.0)));
-    told.push(Observation::now(best.clone(), Outcome::Crashed));
+    told.push(Observation::now(
+        best.clone(),
+        ObservedOutcome::completed(-3.0),
+    ));
+    told.push(Observation::now(best.clone(), ObservedOutcome::Crashed));
     let settings = Settings {
         earlier: vec![told],
         ..Settings::default()

@@ -8,9 +8,9 @@ use qos::{CalibrationError, Curve, DeviceModel, Operation};
 use serde::Serialize;
 
 use crate::LoadError;
-use crate::generator::{self, Arrivals, Load, Order, Outcome};
+use crate::generator::{self, AccessPattern, ArrivalProcess, LoadResult, LoadSpec};
 use crate::medium::Medium;
-use crate::picture::{Chart, Series};
+use crate::picture::{Chart, PlotLine};
 
 /// Bytes of a request: the unit of `qos`.
 const LEN_BYTES: u32 = qos::BLOCK_BYTES;
@@ -40,7 +40,7 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// What is measured.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct CalibrationPlan {
     /// Shares of reads, in percent, 1 to 100.
     pub read_percents: Vec<u8>,
     /// Loads of each share, beside the one that looks for the highest rate.
@@ -61,7 +61,7 @@ pub struct Plan {
 
 /// What one load showed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Measured {
+pub struct CalibrationRun {
     /// Share of reads, in percent.
     pub read_percent: u8,
     /// Requests a second that were offered.
@@ -95,7 +95,7 @@ pub struct Calibration {
     /// Seconds of each load.
     pub seconds_each: f64,
     /// All loads.
-    pub loads: Vec<Measured>,
+    pub loads: Vec<CalibrationRun>,
 }
 
 /// Why there is no calibration.
@@ -139,14 +139,19 @@ fn rates(loads: u32) -> impl Iterator<Item = f64> {
     })
 }
 
-fn load(plan: &Plan, read_percent: u8, arrivals: Arrivals, number: u64) -> Load {
-    Load {
+fn load(
+    plan: &CalibrationPlan,
+    read_percent: u8,
+    arrivals: ArrivalProcess,
+    number: u64,
+) -> LoadSpec {
+    LoadSpec {
         arrivals,
         read_share: f64::from(read_percent) / 100.0,
         len_bytes: LEN_BYTES,
         read_area: 0..plan.size_bytes,
         write_area: plan.write_area.clone(),
-        order: Order::Random,
+        order: AccessPattern::Random,
         warm_up: plan.warm_up,
         duration: plan.duration,
         is_polling: true,
@@ -155,7 +160,7 @@ fn load(plan: &Plan, read_percent: u8, arrivals: Arrivals, number: u64) -> Load 
 }
 
 /// Why a load says nothing about the device.
-fn reason_to_leave_out(outcome: &Outcome, offered_iops: f64) -> Option<String> {
+fn reason_to_leave_out(outcome: &LoadResult, offered_iops: f64) -> Option<String> {
     if outcome.errors > 0 {
         return Some(format!("{} requests failed", outcome.errors));
     }
@@ -182,9 +187,9 @@ impl Rest {
     fn wait<M: Medium>(
         &mut self,
         medium: &mut M,
-        plan: &Plan,
+        plan: &CalibrationPlan,
     ) -> Result<Option<String>, LoadError> {
-        let mut look = load(plan, 100, Arrivals::Closed { depth: 1 }, 0);
+        let mut look = load(plan, 100, ArrivalProcess::Closed { depth: 1 }, 0);
         look.warm_up = Duration::ZERO;
         look.duration = plan.duration.min(LOOK_MAX);
         let start = Instant::now();
@@ -217,15 +222,15 @@ impl Rest {
 /// One load of a share of reads and a rate.
 fn measure<M: Medium>(
     medium: &mut M,
-    plan: &Plan,
+    plan: &CalibrationPlan,
     (read_percent, iops): (u8, f64),
     number: u64,
-) -> Result<Measured, LoadError> {
+) -> Result<CalibrationRun, LoadError> {
     let depth_max = DEPTH_MAX;
-    let open = Arrivals::Open { iops, depth_max };
+    let open = ArrivalProcess::Open { iops, depth_max };
     let outcome = generator::run(medium, &load(plan, read_percent, open, number))?;
     let offered_iops = outcome.offered as f64 / outcome.seconds;
-    Ok(Measured {
+    Ok(CalibrationRun {
         read_percent,
         offered_iops,
         iops: outcome.iops(),
@@ -238,7 +243,7 @@ fn measure<M: Medium>(
 }
 
 /// The loads whose tail a higher rate contradicts. `loads` are of one share, with rising rates.
-fn contradicting(loads: &[Measured]) -> Vec<usize> {
+fn contradicting(loads: &[CalibrationRun]) -> Vec<usize> {
     let mut lowest_us = f64::INFINITY;
     let mut found = Vec::new();
     for (index, load) in loads.iter().enumerate().rev() {
@@ -256,9 +261,9 @@ fn contradicting(loads: &[Measured]) -> Vec<usize> {
 /// Runs the loads of a share, which is that of `first` and those behind it, again where a higher
 /// rate contradicts them. Of their runs one stays in their place; the others come last.
 fn again(
-    loads: &mut Vec<Measured>,
+    loads: &mut Vec<CalibrationRun>,
     first: usize,
-    run: &mut dyn FnMut(f64) -> Result<Measured, LoadError>,
+    run: &mut dyn FnMut(f64) -> Result<CalibrationRun, LoadError>,
 ) -> Result<(), LoadError> {
     for index in contradicting(&loads[first..]) {
         let index = first + index;
@@ -275,8 +280,8 @@ fn again(
 
 /// Of several runs of one load the one with the middle 95th percentile counts, the slower one of
 /// two. It becomes the first.
-fn middle_first(runs: &mut [Measured]) {
-    let counts = |run: &Measured| run.p95_us.filter(|_| run.left_out.is_none());
+fn middle_first(runs: &mut [CalibrationRun]) {
+    let counts = |run: &CalibrationRun| run.p95_us.filter(|_| run.left_out.is_none());
     let mut order: Vec<usize> = (0..runs.len())
         .filter(|&index| counts(&runs[index]).is_some())
         .collect();
@@ -300,8 +305,8 @@ fn middle_first(runs: &mut [Measured]) {
 pub fn calibrate<M: Medium>(
     medium: &mut M,
     device: &str,
-    plan: &Plan,
-    progress: &mut dyn FnMut(&mut Measured),
+    plan: &CalibrationPlan,
+    progress: &mut dyn FnMut(&mut CalibrationRun),
 ) -> Result<Calibration, CalibrateError> {
     let mut loads = Vec::new();
     let mut number = 0;
@@ -312,7 +317,7 @@ pub fn calibrate<M: Medium>(
     // Before anything is written it is as fast as it gets.
     rest.wait(medium, plan)?;
     for &read_percent in &plan.read_percents {
-        let closed = Arrivals::Closed { depth: DEPTH };
+        let closed = ArrivalProcess::Closed { depth: DEPTH };
         let fastest = generator::run(medium, &load(plan, read_percent, closed, number))?;
         number += 1;
         if fastest.answered == 0 {
@@ -351,11 +356,11 @@ pub fn calibrate<M: Medium>(
     })
 }
 
-fn fit(loads: &[Measured]) -> Result<DeviceModel, CalibrateError> {
+fn fit(loads: &[CalibrationRun]) -> Result<DeviceModel, CalibrateError> {
     let counts = loads.iter().filter(|load| load.left_out.is_none());
-    let points: Vec<qos::Point> = counts
+    let points: Vec<qos::CalibrationPoint> = counts
         .filter_map(|load| {
-            Some(qos::Point {
+            Some(qos::CalibrationPoint {
                 read_share: f64::from(load.read_percent) / 100.0,
                 iops: load.iops,
                 p95_us: load.p95_us?,
@@ -403,7 +408,7 @@ impl Calibration {
             let name = format!("{} % reads", load.read_percent);
             match chart.series.last_mut() {
                 Some(series) if series.name == name => series.points.push((load.iops, p95_us)),
-                _ => chart.series.push(Series {
+                _ => chart.series.push(PlotLine {
                     name,
                     points: vec![(load.iops, p95_us)],
                 }),
@@ -418,7 +423,7 @@ impl Calibration {
                 let Some(column) = column else { continue };
                 let reads = |tokens_per_s: f64| tokens_per_s / f64::from(qos::READ_COST);
                 let points = column.points().iter();
-                chart.series.push(Series {
+                chart.series.push(PlotLine {
                     name: name.to_owned(),
                     points: points
                         .map(|point| (reads(point.tokens_per_s), point.p95_us))

@@ -9,7 +9,7 @@ use io_uring::{IoUring, opcode, squeue};
 use qos::Operation;
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium};
+use crate::medium::{Done, IoRequest, Medium};
 
 /// Entries of the submission queue: what comes between two polls.
 const SUBMISSIONS: u32 = 1024;
@@ -83,7 +83,7 @@ impl Disk {
 }
 
 impl Medium for Disk {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         let at = io.slot as usize;
         if self.buffers.len() <= at {
             self.buffers.resize_with(at + 1, Slot::default);

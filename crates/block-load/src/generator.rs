@@ -14,7 +14,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium};
+use crate::medium::{Done, IoRequest, Medium};
 
 /// Requests under way at most. Beyond them, arrivals wait in line and their latency grows.
 pub const DEPTH_MAX: u32 = 16_384;
@@ -29,7 +29,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// When requests come.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalProcess {
     /// At random, with this many requests a second on average.
     Open {
         /// Requests a second.
@@ -46,7 +46,7 @@ pub enum Arrivals {
 
 /// Where requests go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum AccessPattern {
     /// Anywhere in the area.
     Random,
     /// One after the other, from the beginning of the area, again and again.
@@ -55,9 +55,9 @@ pub enum Order {
 
 /// A load.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct LoadSpec {
     /// When requests come.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalProcess,
     /// Share of reads, 0 to 1.
     pub read_share: f64,
     /// Bytes of a request. Requests begin at multiples of this.
@@ -67,7 +67,7 @@ pub struct Load {
     /// Bytes of the medium that are written.
     pub write_area: Option<Range<u64>>,
     /// Where requests go.
-    pub order: Order,
+    pub order: AccessPattern,
     /// How long the load runs before anything is counted.
     pub warm_up: Duration,
     /// How long it is counted.
@@ -81,7 +81,7 @@ pub struct Load {
 
 /// What a load showed.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct LoadResult {
     /// Requests that came in the counted time.
     pub offered: u64,
     /// Requests that ended in the counted time.
@@ -102,7 +102,7 @@ pub struct Outcome {
     pub cpu_s: f64,
 }
 
-impl Outcome {
+impl LoadResult {
     /// Requests that ended a second.
     pub fn iops(&self) -> f64 {
         self.answered as f64 / self.seconds
@@ -122,7 +122,7 @@ struct UnderWay {
 }
 
 struct Generator<'a> {
-    load: &'a Load,
+    load: &'a LoadSpec,
     random: ChaCha8Rng,
     /// Position of the next sequential request, in requests.
     at: u64,
@@ -136,7 +136,7 @@ struct Generator<'a> {
     /// When the next request arrives, at a rate.
     next: Instant,
     cpu_before: Option<f64>,
-    outcome: Outcome,
+    outcome: LoadResult,
 }
 
 fn histogram() -> Histogram<u64> {
@@ -151,7 +151,7 @@ fn cpu() -> f64 {
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
-fn check(load: &Load) -> Result<(), LoadError> {
+fn check(load: &LoadSpec) -> Result<(), LoadError> {
     let areas = [Some(&load.read_area), load.write_area.as_ref()];
     for area in areas.into_iter().flatten() {
         let length_bytes = area.end.saturating_sub(area.start);
@@ -172,8 +172,8 @@ fn check(load: &Load) -> Result<(), LoadError> {
 ///
 /// # Errors
 /// The load has no room for a request, or the medium is gone. What failed or got no answer is
-/// counted in the [`Outcome`].
-pub fn run<M: Medium>(medium: &mut M, load: &Load) -> Result<Outcome, LoadError> {
+/// counted in the [`LoadResult`].
+pub fn run<M: Medium>(medium: &mut M, load: &LoadSpec) -> Result<LoadResult, LoadError> {
     check(load)?;
     let mut generator = Generator::new(load);
     let mut done = Vec::new();
@@ -186,7 +186,7 @@ pub fn run<M: Medium>(medium: &mut M, load: &Load) -> Result<Outcome, LoadError>
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_together<M: Medium>(loads: &mut [(M, Load)]) -> Result<Vec<Outcome>, LoadError> {
+pub fn run_together<M: Medium>(loads: &mut [(M, LoadSpec)]) -> Result<Vec<LoadResult>, LoadError> {
     let mut running = Vec::new();
     for (medium, load) in loads {
         check(load)?;
@@ -210,10 +210,10 @@ pub fn run_together<M: Medium>(loads: &mut [(M, Load)]) -> Result<Vec<Outcome>, 
 }
 
 impl<'a> Generator<'a> {
-    fn new(load: &'a Load) -> Self {
+    fn new(load: &'a LoadSpec) -> Self {
         let depth = match load.arrivals {
-            Arrivals::Open { depth_max, .. } => depth_max,
-            Arrivals::Closed { depth } => depth,
+            ArrivalProcess::Open { depth_max, .. } => depth_max,
+            ArrivalProcess::Closed { depth } => depth,
         };
         let depth = depth.clamp(1, DEPTH_MAX);
         let counts_from = Instant::now() + load.warm_up;
@@ -230,7 +230,7 @@ impl<'a> Generator<'a> {
             window_end: counts_from + WINDOW,
             next: Instant::now(),
             cpu_before: None,
-            outcome: Outcome {
+            outcome: LoadResult {
                 offered: 0,
                 answered: 0,
                 errors: 0,
@@ -257,20 +257,20 @@ impl<'a> Generator<'a> {
             return Ok(false);
         }
         match self.load.arrivals {
-            Arrivals::Open { iops, .. } => {
+            ArrivalProcess::Open { iops, .. } => {
                 while self.next <= now {
                     self.arrive(self.next);
                     let share: f64 = self.random.random_range(f64::EPSILON..1.0);
                     self.next += Duration::from_secs_f64((-share.ln() / iops).min(3600.0));
                 }
             }
-            Arrivals::Closed { .. } => {
+            ArrivalProcess::Closed { .. } => {
                 let free = self.free.len();
                 (0..free).for_each(|_| self.arrive(now));
             }
         }
         self.submit(medium)?;
-        let is_closed = matches!(self.load.arrivals, Arrivals::Closed { .. });
+        let is_closed = matches!(self.load.arrivals, ArrivalProcess::Closed { .. });
         medium.poll(is_closed && !self.load.is_polling, done)?;
         self.end(done);
         Ok(true)
@@ -296,7 +296,7 @@ impl<'a> Generator<'a> {
             let operation = self.operation();
             let offset = self.place(operation);
             self.under_way[slot as usize] = Some(UnderWay { arrived, operation });
-            medium.submit(Io {
+            medium.submit(IoRequest {
                 slot,
                 operation,
                 offset,
@@ -323,8 +323,8 @@ impl<'a> Generator<'a> {
         let len_bytes = u64::from(self.load.len_bytes);
         let places = (area.end - area.start) / len_bytes;
         let place = match self.load.order {
-            Order::Random => self.random.random_range(0..places),
-            Order::Sequential => {
+            AccessPattern::Random => self.random.random_range(0..places),
+            AccessPattern::Sequential => {
                 self.at += 1;
                 (self.at - 1) % places
             }
@@ -393,16 +393,16 @@ impl<'a> Generator<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::medium::Memory;
+    use crate::medium::MemoryMedium;
 
-    fn load(arrivals: Arrivals, read_share: f64) -> Load {
-        Load {
+    fn load(arrivals: ArrivalProcess, read_share: f64) -> LoadSpec {
+        LoadSpec {
             arrivals,
             read_share,
             len_bytes: 4096,
             read_area: 0..1 << 20,
             write_area: Some(1 << 19..1 << 20),
-            order: Order::Random,
+            order: AccessPattern::Random,
             warm_up: Duration::from_millis(20),
             duration: Duration::from_millis(300),
             is_polling: true,
@@ -412,8 +412,8 @@ mod tests {
 
     #[test]
     fn an_open_load_offers_its_rate_and_counts_every_answer() {
-        let mut memory = Memory::new(1 << 20);
-        let arrivals = Arrivals::Open {
+        let mut memory = MemoryMedium::new(1 << 20);
+        let arrivals = ArrivalProcess::Open {
             iops: 20_000.0,
             depth_max: 64,
         };
@@ -432,22 +432,22 @@ mod tests {
     fn a_medium_that_never_answers_is_no_fast_one() {
         struct Deaf;
         impl Medium for Deaf {
-            fn submit(&mut self, _: Io) -> Result<(), LoadError> {
+            fn submit(&mut self, _: IoRequest) -> Result<(), LoadError> {
                 Ok(())
             }
             fn poll(&mut self, _: bool, _: &mut Vec<Done>) -> Result<(), LoadError> {
                 Ok(())
             }
         }
-        let outcome = run(&mut Deaf, &load(Arrivals::Closed { depth: 4 }, 1.0)).unwrap();
+        let outcome = run(&mut Deaf, &load(ArrivalProcess::Closed { depth: 4 }, 1.0)).unwrap();
         assert_eq!((outcome.answered, outcome.unanswered), (0, 4));
         assert_eq!(outcome.read_us(0.95), None);
     }
 
     #[test]
     fn writes_need_an_area_and_requests_need_room() {
-        let mut memory = Memory::new(1 << 20);
-        let mut wrong = load(Arrivals::Closed { depth: 1 }, 0.9);
+        let mut memory = MemoryMedium::new(1 << 20);
+        let mut wrong = load(ArrivalProcess::Closed { depth: 1 }, 0.9);
         wrong.write_area = None;
         let refused = run(&mut memory, &wrong);
         assert!(matches!(refused, Err(LoadError::NoWriteArea)));

@@ -6,7 +6,7 @@ use crate::LoadError;
 
 /// One request. A slot has one request at a time.
 #[derive(Debug, Clone, Copy)]
-pub struct Io {
+pub struct IoRequest {
     /// Comes back in [`Done`].
     pub slot: u32,
     /// Read or write.
@@ -32,7 +32,7 @@ pub trait Medium {
     ///
     /// # Errors
     /// The medium is gone. The end of a single request is no error.
-    fn submit(&mut self, io: Io) -> Result<(), LoadError>;
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError>;
 
     /// Hands over what was submitted, and adds what has ended. With `waits` it returns only when
     /// something has ended: there must be a request under way then.
@@ -57,13 +57,13 @@ impl Payload {
 }
 
 /// Memory: a request is a copy, and ends at once.
-pub struct Memory {
+pub struct MemoryMedium {
     bytes: Vec<u8>,
     copy: Vec<u8>,
     done: Vec<Done>,
 }
 
-impl Memory {
+impl MemoryMedium {
     /// Memory of so many bytes, all of them touched.
     pub fn new(size_bytes: usize) -> Self {
         Self {
@@ -74,8 +74,8 @@ impl Memory {
     }
 }
 
-impl Medium for Memory {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+impl Medium for MemoryMedium {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         let len_bytes = usize::try_from(io.len_bytes).unwrap_or(usize::MAX);
         if self.copy.len() < len_bytes {
             self.copy.resize(len_bytes, 2);

@@ -10,7 +10,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium, Payload};
+use crate::medium::{Done, IoRequest, Medium, Payload};
 
 const NBD_MAGIC: &[u8; 8] = b"NBDMAGIC";
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -218,7 +218,7 @@ impl Nbd {
 }
 
 impl Medium for Nbd {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         let at = io.slot as usize;
         if self.expected.len() <= at {
             self.expected.resize(at + 1, 0);

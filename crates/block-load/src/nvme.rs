@@ -10,7 +10,7 @@ use std::time::Duration;
 use qos::Operation;
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium, Payload};
+use crate::medium::{Done, IoRequest, Medium, Payload};
 
 const INITIALIZE: u8 = 0;
 const TERMINATED: u8 = 3;
@@ -301,7 +301,7 @@ impl Connection {
 }
 
 impl Medium for Nvme {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         let index = io.slot as usize % self.connections.len();
         let is_write = io.operation == Operation::Write;
         let most = u32::from(QUEUE_MAX) * u32::try_from(self.connections.len()).unwrap_or(1);

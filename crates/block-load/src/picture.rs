@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct PlotLine {
     /// What the line is of.
     pub name: String,
     /// (rate, latency), in the order of the line.
@@ -21,7 +21,7 @@ pub struct Chart {
     /// What the vertical axis counts.
     pub y_label: String,
     /// The lines.
-    pub series: Vec<Series>,
+    pub series: Vec<PlotLine>,
 }
 
 /// Colours that people with any colour vision can tell apart (Okabe and Ito, 2008).
@@ -148,7 +148,7 @@ mod tests {
             title: "a < b".into(),
             x_label: "rate".into(),
             y_label: "µs".into(),
-            series: vec![Series {
+            series: vec![PlotLine {
                 name: "R&D".into(),
                 points: vec![(10_000.0, 80.0), (90_000.0, 2_000.0)],
             }],

@@ -1,8 +1,8 @@
 //! Any bytes at all, as a client of NBD: the negotiation, then requests.
 #![no_main]
 
-use block_server::nbd::handshake::{Catalogue, Handshake, Step, TlsPolicy};
-use block_server::nbd::request::{Kind, Request};
+use block_server::nbd::handshake::{Catalogue, Handshake, HandshakeStep, TlsPolicy};
+use block_server::nbd::request::{RequestKind, NbdRequest};
 use block_server::nbd::{ExportInfo, Style};
 use libfuzzer_sys::fuzz_target;
 
@@ -47,12 +47,12 @@ fn negotiate(tls: TlsPolicy, bytes: &[u8], piece: usize) -> (Vec<u8>, usize, Opt
         assert!(used <= end - at, "more was used than there is");
         at += used;
         match step {
-            Step::Next => {}
-            Step::Wait if end == bytes.len() => return (out, at, None),
-            Step::Wait => end = (end + piece).min(bytes.len()),
-            Step::StartTls => handshake.on_tls(),
-            Step::Close => return (out, at, None),
-            Step::Begin(chosen) => return (out, at, Some((chosen.style, chosen.has_allocation))),
+            HandshakeStep::Next => {}
+            HandshakeStep::Wait if end == bytes.len() => return (out, at, None),
+            HandshakeStep::Wait => end = (end + piece).min(bytes.len()),
+            HandshakeStep::StartTls => handshake.on_tls(),
+            HandshakeStep::Close => return (out, at, None),
+            HandshakeStep::Begin(chosen) => return (out, at, Some((chosen.style, chosen.has_allocation))),
         }
     }
 }
@@ -76,9 +76,9 @@ fuzz_target!(|data: &[u8]| {
         Some((style, has_allocation)) => (whole.1, style, has_allocation),
         None => (0, styles[usize::from(how) % 3], how & 64 != 0),
     };
-    while let Ok(Some((request, used))) = Request::parse(&bytes[at..], style) {
+    while let Ok(Some((request, used))) = NbdRequest::parse(&bytes[at..], style) {
         assert!(used > 0 && used <= bytes.len() - at);
-        if request.kind == Kind::Disconnect {
+        if request.kind == RequestKind::Disconnect {
             return;
         }
         if request.check(&info(), style, has_allocation).is_ok() && request.len_bytes > 0 {

@@ -2,9 +2,9 @@
 #![no_main]
 
 use block_server::nbd::ExportInfo;
-use block_server::nvme::command::Entry;
+use block_server::nvme::command::SubmissionEntry;
 use block_server::nvme::io::{self, Io};
-use block_server::nvme::link::{Inbound, Link, Progress};
+use block_server::nvme::link::{Inbound, Link, LinkProgress};
 use block_server::nvme::pdu::Pdu;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,7 +20,7 @@ fn info() -> ExportInfo {
     }
 }
 
-fn inbound(entry: Entry, len_bytes: usize) -> Inbound {
+fn inbound(entry: SubmissionEntry, len_bytes: usize) -> Inbound {
     Inbound {
         buffer: dataplane::file::FileBuffer::zeroed(len_bytes),
         len_bytes,
@@ -53,9 +53,9 @@ fn run(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
             assert!(used <= rest.len());
             at += used;
             match progress {
-                Progress::More => waits = true,
-                Progress::Over => continue,
-                Progress::Command(command) => {
+                LinkProgress::More => waits = true,
+                LinkProgress::Over => continue,
+                LinkProgress::Command(command) => {
                     complete(&command, &mut seen);
                     continue;
                 }
@@ -75,7 +75,7 @@ fn run(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
                             }
                         }
                         Pdu::Command { entry, data_bytes } => {
-                            let entry = Entry(entry);
+                            let entry = SubmissionEntry(entry);
                             let _ = entry.sgl();
                             if data_bytes > DATA_BYTES {
                                 link.discard(data_bytes);

@@ -12,12 +12,12 @@ use crate::reader::Reader;
 
 /// A block of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
+pub struct AddressRange {
     address: IpAddr,
     prefix_bits: u32,
 }
 
-impl Network {
+impl AddressRange {
     /// Whether an address lies in the block.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -50,23 +50,23 @@ impl Network {
 
 /// Who may use a tenant. A client has to satisfy both lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allow {
+pub struct TenantAccess {
     /// Where clients may be; empty: anywhere.
-    pub addresses: Vec<Network>,
+    pub addresses: Vec<AddressRange>,
     /// Certificates that clients may have; empty: any, or none.
     pub certificates: Vec<Pin>,
 }
 
 /// Who a client is, as far as the server knows.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Client<'a> {
+pub struct ClientIdentity<'a> {
     /// Where the client is.
     pub address: Option<IpAddr>,
     /// The certificate that TLS has verified.
     pub certificate: Option<&'a ClientCertificate>,
 }
 
-impl<'a> Client<'a> {
+impl<'a> ClientIdentity<'a> {
     /// A client that is known by its address only.
     pub fn at(address: Option<IpAddr>) -> Self {
         Self {
@@ -84,9 +84,9 @@ impl<'a> Client<'a> {
     }
 }
 
-impl Allow {
+impl TenantAccess {
     /// Whether a client may use the tenant.
-    pub fn admits(&self, client: Client<'_>) -> bool {
+    pub fn admits(&self, client: ClientIdentity<'_>) -> bool {
         let is_near = |address| self.addresses.iter().any(|net| net.contains(address));
         let is_named = |certificate| self.certificates.iter().any(|pin| pin.fits(certificate));
         (self.addresses.is_empty() || client.address.is_some_and(is_near))
@@ -118,7 +118,7 @@ impl RawAllow {
         &self,
         reader: &Reader<'_>,
         has_client_ca: bool,
-    ) -> Result<Allow, ConfigError> {
+    ) -> Result<TenantAccess, ConfigError> {
         if let Some(key) = &self.tls_psk {
             return Err(reader.place(key, "tenant.allow.tls_psk").error(
                 "pre-shared keys are not supported. Give each client a certificate instead: set `tls.client_ca`, and name the \
@@ -134,14 +134,14 @@ impl RawAllow {
         }
         let addresses = self.addresses.iter().flat_map(|list| list.as_ref());
         let addresses = addresses.map(|text| {
-            Network::parse(text.as_ref()).ok_or_else(|| {
+            AddressRange::parse(text.as_ref()).ok_or_else(|| {
                 reader.place(text, KEY).error(format!(
                     "{:?} is not a network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
                     text.as_ref()
                 ))
             })
         });
-        Ok(Allow {
+        Ok(TenantAccess {
             addresses: addresses.collect::<Result<_, _>>()?,
             certificates: self.certificates(reader, has_client_ca)?,
         })

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::Access;
 use serde::Serialize;
 
-use crate::config::{Backing, Config, ConfigError, Place};
+use crate::config::{Backing, BlockConfig, ConfigError, Place};
 use crate::device::{identity_of, status_of};
 use crate::export::{Export, Exports};
 
@@ -36,7 +36,7 @@ struct Line<'a> {
 }
 
 /// What the log's file is for otherwise.
-fn other_use(config: &Config, place: &Place, log: &Path) -> Option<String> {
+fn other_use(config: &BlockConfig, place: &Place, log: &Path) -> Option<String> {
     let identity = |path: &Path| {
         let (status, is_block) = status_of(path).ok()?;
         Some(identity_of(&status, is_block))
@@ -67,7 +67,7 @@ fn other_use(config: &Config, place: &Place, log: &Path) -> Option<String> {
 
 /// Does something with the path of a configuration's log, where it has one of its own.
 fn with_log<T>(
-    config: &Config,
+    config: &BlockConfig,
     act: impl Fn(&Path) -> std::io::Result<T>,
 ) -> Result<Option<T>, ConfigError> {
     let (Some(log), Some(place)) = (&config.audit_log, config.place_of("audit_log")) else {
@@ -106,7 +106,7 @@ impl Audit {
     ///
     /// # Errors
     /// The log cannot be opened, or is a file that has another use.
-    pub(crate) fn open(config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn open(config: &BlockConfig) -> Result<Self, ConfigError> {
         let open = |path: &Path| {
             let file = File::options().append(true).create(true).open(path)?;
             Ok((file, path.to_path_buf()))
@@ -122,7 +122,7 @@ impl Audit {
     ///
     /// # Errors
     /// See [`Audit::open`].
-    pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+    pub(crate) fn check(config: &BlockConfig) -> Result<(), ConfigError> {
         with_log(config, Self::check_path).map(drop)
     }
 
@@ -130,7 +130,7 @@ impl Audit {
     ///
     /// # Errors
     /// The log is a device, the configuration, or another file that it names.
-    pub(crate) fn check_is_alone(config: &Config) -> Result<(), ConfigError> {
+    pub(crate) fn check_is_alone(config: &BlockConfig) -> Result<(), ConfigError> {
         with_log(config, |_| Ok(())).map(drop)
     }
 
@@ -241,7 +241,7 @@ mod tests {
     fn lines_that_are_lost_are_told() {
         let text = "audit_log = \"/dev/full\"\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
                     [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
-        let config = Config::parse(Path::new("b.toml"), text).unwrap();
+        let config = BlockConfig::parse(Path::new("b.toml"), text).unwrap();
         let mut audit = Audit::open(&config).unwrap();
         assert_eq!(audit.take_trouble(), None);
         audit.refused("no");
@@ -276,7 +276,7 @@ mod tests {
                 at("curve"),
                 at("new")
             );
-            Config::parse(&at("blocks.toml"), &text).unwrap()
+            BlockConfig::parse(&at("blocks.toml"), &text).unwrap()
         };
         let is_good = |log: &str| Audit::check(&parse(log)).is_ok();
         assert!(is_good("audit.jsonl"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::{Backing, Config, ConfigError, DeviceSpec};
+use crate::config::{Backing, BlockConfig, ConfigError, DeviceSpec};
 use crate::device::DeviceError;
 use crate::number::Whole;
 
@@ -40,7 +40,7 @@ pub(crate) fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, Co
 }
 
 /// What is odd about the devices of a configuration, and lets a server start all the same.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
+pub(crate) fn warnings(config: &BlockConfig) -> Vec<String> {
     let of_device = |spec| [of_another_device(spec), of_another_size(spec)];
     let all = config.devices.iter().flat_map(of_device).flatten();
     all.map(|error| error.to_string()).collect()
@@ -234,7 +234,7 @@ mod tests {
                 at("disk"),
                 at("c.json")
             );
-            warnings(&Config::parse(Path::new("b.toml"), &text).unwrap())
+            warnings(&BlockConfig::parse(Path::new("b.toml"), &text).unwrap())
         };
         assert!(said(&at("disk"), "4KiB").is_empty());
         assert!(said(&at("link"), "4KiB").is_empty());

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use crate::addresses;
 pub use crate::addresses::metrics_of;
-use crate::allow::Allow;
+use crate::allow::TenantAccess;
 use crate::cores::{self, Core};
 pub use crate::file::schema;
 use crate::file::{CONNECTIONS, DRAIN_S, RawConfig, RawDevice, RawObjective, RawTenant, RawTls};
@@ -84,7 +84,7 @@ impl DeviceSpec {
 
 /// A tenant: a range of a device under a name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TenantSpec {
+pub struct TenantConfig {
     /// The export's name.
     pub export: String,
     /// The device's name.
@@ -98,7 +98,7 @@ pub struct TenantSpec {
     /// Text for people.
     pub description: String,
     /// Who may connect.
-    pub allow: Allow,
+    pub allow: TenantAccess,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
     /// The number of its NVMe namespace, and where the file has it. `None`: a free one.
@@ -111,7 +111,7 @@ pub struct TenantSpec {
     pub objective_place: Place,
 }
 
-impl TenantSpec {
+impl TenantConfig {
     /// What the tenant was promised, for an admission.
     pub fn promise(&self) -> qos::TenantSpec {
         qos::TenantSpec {
@@ -136,7 +136,7 @@ pub struct TlsSpec {
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+pub struct BlockConfig {
     /// Addresses for NBD.
     pub listen: Vec<SocketAddr>,
     /// TLS of the server; `None`: none.
@@ -160,7 +160,7 @@ pub struct Config {
     /// The devices.
     pub devices: Vec<DeviceSpec>,
     /// The tenants.
-    pub tenants: Vec<TenantSpec>,
+    pub tenants: Vec<TenantConfig>,
     /// Where keys of the whole server stand.
     pub keys: Vec<Place>,
     /// Where the addresses stand that the file has.
@@ -302,7 +302,7 @@ impl Reader<'_> {
         &self,
         tenant: &Spanned<RawTenant>,
         has_client_ca: bool,
-    ) -> Result<TenantSpec, ConfigError> {
+    ) -> Result<TenantConfig, ConfigError> {
         let raw = tenant.as_ref();
         let export = self.text(&raw.export, "tenant.export", 1)?;
         let place = self.place(&raw.export, "tenant.export");
@@ -332,7 +332,7 @@ impl Reader<'_> {
             return Err(self.place(objective, "tenant.objective").error(text));
         }
         let namespace = raw.namespace.as_ref();
-        Ok(TenantSpec {
+        Ok(TenantConfig {
             namespace: namespace.map(|number| {
                 let place = self.place(number, "tenant.namespace");
                 (number.as_ref().small(), place)
@@ -407,8 +407,8 @@ impl Reader<'_> {
         &self,
         raw: &RawConfig,
         devices: &[DeviceSpec],
-    ) -> Result<Vec<TenantSpec>, ConfigError> {
-        let mut tenants: Vec<TenantSpec> = Vec::new();
+    ) -> Result<Vec<TenantConfig>, ConfigError> {
+        let mut tenants: Vec<TenantConfig> = Vec::new();
         let mut lines = HashMap::new();
         let mut numbers = HashMap::new();
         let has_client_ca = raw.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -447,7 +447,7 @@ impl Reader<'_> {
         Ok(tenants)
     }
 
-    fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+    fn config(&self, raw: &RawConfig) -> Result<BlockConfig, ConfigError> {
         let devices = self.devices(raw)?;
         let tenants = self.tenants(raw, &devices)?;
         let memory_bytes = match &raw.memory {
@@ -472,7 +472,7 @@ impl Reader<'_> {
             let address = text.as_ref().parse().ok()?;
             Some((address, self.place(text, key)))
         });
-        Ok(Config {
+        Ok(BlockConfig {
             addresses: addresses.collect(),
             listen: self.listen(raw)?,
             tls: raw.tls.as_ref().map(|tls| self.tls(tls)),
@@ -503,7 +503,7 @@ impl Reader<'_> {
     }
 }
 
-impl Config {
+impl BlockConfig {
     /// Keys whose value differs in `new`, and which a server reads at its start only.
     pub fn changed_at_restart_only(&self, new: &Self) -> Vec<&'static str> {
         let cpus = |config: &Self| -> Vec<usize> {
@@ -527,7 +527,7 @@ impl Config {
         changed.map(|(key, _)| key).collect()
     }
 
-    /// Where a key of the whole server stands, of those in [`Config::keys`].
+    /// Where a key of the whole server stands, of those in [`BlockConfig::keys`].
     pub fn place_of(&self, key: &str) -> Option<&Place> {
         self.keys.iter().find(|place| place.key == key)
     }
@@ -557,7 +557,7 @@ impl Config {
         Self::parse(file, &text_of(file)?)
     }
 
-    /// As [`Config::read`], of a text.
+    /// As [`BlockConfig::read`], of a text.
     ///
     /// # Errors
     /// The text is wrong.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::allow::Client;
+use crate::allow::ClientIdentity;
 
 const GOOD: &str = r#"
 listen = ["127.0.0.1:10809", "[::1]:10809"]
@@ -22,8 +22,8 @@ read_only = true
 allow = { addresses = ["10.0.0.0/8", "::1"] }
 "#;
 
-fn parse(text: &str) -> Result<Config, String> {
-    Config::parse(Path::new("b.toml"), text).map_err(|error| error.to_string())
+fn parse(text: &str) -> Result<BlockConfig, String> {
+    BlockConfig::parse(Path::new("b.toml"), text).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -52,7 +52,8 @@ fn a_whole_configuration_is_read() {
 #[test]
 fn the_samples_are_read() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let sample = Config::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
+    let sample =
+        BlockConfig::read(&root.join("contrib/systemd/slackline-serve-block.toml")).unwrap();
     assert_eq!(sample.tenants.len(), 2);
     let manual = std::fs::read_to_string(root.join("docs/serve-block.md")).unwrap();
     let blocks = manual.split("```toml\n").skip(1);
@@ -79,7 +80,7 @@ fn the_samples_are_read() {
     }
     let sample = parse(blocks[0]).unwrap();
     // The manual's commands for clients connect from this host.
-    let near = Client::at(Some(sample.listen[0].ip()));
+    let near = ClientIdentity::at(Some(sample.listen[0].ip()));
     assert!(sample.tenants[0].allow.admits(near));
 }
 
@@ -395,7 +396,7 @@ fn clients_are_named_by_their_certificates() {
     let config = with("[\"db.example\"]").unwrap();
     assert_eq!(config.tenants[0].allow.certificates.len(), 1);
     // Both lists count: the right address does not make up for the certificate.
-    let near = Client::at("::1".parse().ok());
+    let near = ClientIdentity::at("::1".parse().ok());
     assert!(!config.tenants[0].allow.admits(near));
     let wrong = with("[\"db.example\",\n\"sha256:0011\"]").unwrap_err();
     assert!(
@@ -608,7 +609,7 @@ proptest! {
             prop_assume!(!text.is_empty());
         }
         let text: String = text.into_iter().collect();
-        if let Err(error) = Config::parse(Path::new("b.toml"), &text) {
+        if let Err(error) = BlockConfig::parse(Path::new("b.toml"), &text) {
             let lines = 1 + text.matches('\n').count();
             let line = error.line;
             prop_assert!(line.is_none_or(|line| (1..=lines).contains(&line)), "{error}");

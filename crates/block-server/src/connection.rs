@@ -10,10 +10,10 @@ use dataplane::{Calls, FlowId};
 use crate::device::Storage;
 use crate::export::Export;
 use crate::nbd::handshake::{Handshake, TlsPolicy};
-use crate::nbd::request::Request;
+use crate::nbd::request::NbdRequest;
 use crate::nbd::{Errno, Style};
 use crate::nvme::queue::Queue;
-use crate::pool::{Account, Pool};
+use crate::pool::{Account, BufferPool};
 use crate::tls::Tls;
 
 /// Requests of one connection under way, or answered and not read, at most.
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
     Request,
     /// The rest of a write's payload.
     Payload {
-        request: Request,
+        request: NbdRequest,
         buffer: FileBuffer,
         filled_bytes: usize,
         reserved_bytes: usize,
@@ -45,7 +45,7 @@ pub(crate) enum Phase {
     Nvme(Box<Queue>),
     /// The rest of a payload that nobody wants; then the error goes out.
     Skip {
-        request: Request,
+        request: NbdRequest,
         left_bytes: usize,
         error: (Errno, &'static str),
     },
@@ -155,7 +155,7 @@ impl Connection {
     }
 
     /// Counts a request, and takes its memory.
-    pub(crate) fn begin(&mut self, pool: &mut Pool, reserved_bytes: usize) {
+    pub(crate) fn begin(&mut self, pool: &mut BufferPool, reserved_bytes: usize) {
         pool.reserve(&mut self.account, reserved_bytes);
     }
 
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     /// The client sends no more, and what was whole has begun: the rest counts for nothing.
-    pub(crate) fn finish_input(&mut self, pool: &mut Pool) {
+    pub(crate) fn finish_input(&mut self, pool: &mut BufferPool) {
         let phase = std::mem::replace(&mut self.phase, Phase::Request);
         match phase {
             Phase::Payload {
@@ -246,7 +246,7 @@ impl Connection {
     pub(crate) fn answer<C: Calls>(
         &mut self,
         calls: &mut C,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
         (header, body, trailer): (&[u8], Body, &[u8]),
         reserved_bytes: usize,
     ) {
@@ -302,12 +302,12 @@ impl Connection {
     }
 
     /// A request that [`Connection::begin`] counted has ended.
-    pub(crate) fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
+    pub(crate) fn end(&mut self, pool: &mut BufferPool, reserved_bytes: usize) {
         pool.release(&mut self.account, reserved_bytes);
     }
 
     /// Sends what waits, as far as there is room.
-    pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut Pool) {
+    pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut BufferPool) {
         let flow = self.flow;
         if let Some(tls) = &mut self.tls
             && !tls.flush(calls, flow)
@@ -361,7 +361,7 @@ impl Connection {
     }
 
     /// Gives back what the connection holds, when it is gone.
-    pub(crate) fn abandon(mut self, pool: &mut Pool) {
+    pub(crate) fn abandon(mut self, pool: &mut BufferPool) {
         pool.close(self.account);
         match self.phase {
             Phase::Payload {

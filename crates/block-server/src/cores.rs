@@ -64,14 +64,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::BlockConfig;
 
     fn parse(cores: &str) -> Result<Vec<Core>, String> {
         let text = format!(
             "cores = {cores}\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
              [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
         );
-        Config::parse(Path::new("b.toml"), &text)
+        BlockConfig::parse(Path::new("b.toml"), &text)
             .map(|config| config.cores)
             .map_err(|error| error.to_string())
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Counters of one shard.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct BlockCounters {
     /// Connections accepted.
     pub connections: AtomicU64,
     /// Connections that got an export.

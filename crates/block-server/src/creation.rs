@@ -127,7 +127,8 @@ mod tests {
             is_preallocated: false,
             is_direct: true,
         };
-        let plan = |backing: &Backing| Device::plan("d", backing, qos::Device::new(None), true);
+        let plan =
+            |backing: &Backing| Device::plan("d", backing, qos::SharedDevice::new(None), true);
         let first = plan(&at("disk")).unwrap();
         assert_eq!(
             (first.size_bytes, to_make(&first.backing).is_some()),
@@ -159,7 +160,7 @@ mod tests {
         }
         assert!(refused(&huge).contains("cannot be given its size"));
         // A file that is there is opened.
-        Device::open("d", &at("disk"), qos::Device::new(None), true).unwrap();
+        Device::open("d", &at("disk"), qos::SharedDevice::new(None), true).unwrap();
         assert_eq!(to_make(&at("disk")), None);
         assert_eq!(plan(&at("disk")).unwrap().size_bytes, 1 << 20);
     }

@@ -15,7 +15,7 @@ use crate::creation::{ToMake, create};
 pub use crate::device_error::DeviceError;
 use crate::device_error::failed;
 use crate::holders::{self, Holder};
-use crate::memory::Memory;
+use crate::memory::MemoryDevice;
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 use crate::usage;
 use crate::write_locks::{hand_over, own_writes, patiently};
@@ -26,7 +26,7 @@ const SECTOR_BYTES: u64 = 512;
 /// What a device is made of.
 pub enum Storage {
     /// Memory of the server.
-    Memory(Memory),
+    Memory(MemoryDevice),
     /// A block device or a file.
     File(FileStorage),
     /// Nothing was opened: the device was only looked at, and takes no requests.
@@ -62,7 +62,7 @@ pub struct Device {
     /// What was opened.
     pub backing: Backing,
     /// Whose requests are submitted when.
-    pub qos: Arc<qos::Device>,
+    pub qos: Arc<qos::SharedDevice>,
     /// Device and inode number, or the number of the block device itself.
     identity: Option<(u64, u64)>,
     /// Processes that keep a server from opening the device, where it was only looked at.
@@ -90,7 +90,7 @@ impl Found {
     fn open(backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
         match backing {
             Backing::Memory { size_bytes } => {
-                let memory = Storage::Memory(Memory::new(*size_bytes));
+                let memory = Storage::Memory(MemoryDevice::new(*size_bytes));
                 Ok(Self::opened(memory, *size_bytes, None))
             }
             Backing::Path {
@@ -168,7 +168,13 @@ impl Found {
         })
     }
 
-    fn device(self, name: &str, backing: &Backing, qos: qos::Device, is_writable: bool) -> Device {
+    fn device(
+        self,
+        name: &str,
+        backing: &Backing,
+        qos: qos::SharedDevice,
+        is_writable: bool,
+    ) -> Device {
         Device {
             name: name.to_owned(),
             storage: self.storage,
@@ -190,7 +196,7 @@ impl Device {
     pub fn open(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::open(backing, is_writable)?;
@@ -205,7 +211,7 @@ impl Device {
     pub fn plan(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::plan(backing, is_writable)?;
@@ -220,7 +226,7 @@ impl Device {
     pub fn look(
         name: &str,
         backing: &Backing,
-        qos: qos::Device,
+        qos: qos::SharedDevice,
         is_writable: bool,
     ) -> Result<Self, DeviceError> {
         let found = Found::look(backing, is_writable)?;

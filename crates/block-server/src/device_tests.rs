@@ -16,14 +16,14 @@ fn a_file_is_made_once_and_locked() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk");
     let backing = backing(&path, Some(1 << 20));
-    let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
+    let device = Device::open("d", &backing, qos::SharedDevice::new(None), true).unwrap();
     assert_eq!(device.size_bytes, 1 << 20);
     let hole = Extent {
         len_bytes: 1 << 20,
         state: STATE_HOLE | STATE_ZERO,
     };
     assert_eq!(device.extents(0, 1 << 20, 10), [hole]);
-    let Err(refused) = Device::open("d", &backing, qos::Device::new(None), true) else {
+    let Err(refused) = Device::open("d", &backing, qos::SharedDevice::new(None), true) else {
         panic!("opened twice");
     };
     assert!(
@@ -33,7 +33,7 @@ fn a_file_is_made_once_and_locked() {
     );
     drop(device);
     std::fs::write(&path, [7; 8192]).unwrap();
-    let device = Device::open("d", &backing, qos::Device::new(None), false).unwrap();
+    let device = Device::open("d", &backing, qos::SharedDevice::new(None), false).unwrap();
     assert_eq!(device.size_bytes, 8192);
     assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
 }
@@ -44,7 +44,7 @@ fn a_new_server_waits_for_writes_of_the_old_one() {
     let path = directory.path().join("disk");
     let backing = backing(&path, Some(1 << 20));
     for is_direct in [true, false] {
-        let device = Device::open("d", &backing, qos::Device::new(None), true).unwrap();
+        let device = Device::open("d", &backing, qos::SharedDevice::new(None), true).unwrap();
         let Storage::File(file) = &device.storage else {
             panic!("no file");
         };
@@ -62,7 +62,7 @@ fn a_new_server_waits_for_writes_of_the_old_one() {
             drop(under_way);
         });
         // One that only reads must not see old data either.
-        let device = Device::open("d", &backing, qos::Device::new(None), is_direct).unwrap();
+        let device = Device::open("d", &backing, qos::SharedDevice::new(None), is_direct).unwrap();
         assert!(ended.load(Ordering::SeqCst), "direct: {is_direct}");
         writer.join().unwrap();
         drop(device);
@@ -76,7 +76,7 @@ fn a_file_that_is_gone_replaced_or_shorter_is_noticed() {
     let device = Device::open(
         "d",
         &backing(&path, Some(1 << 20)),
-        qos::Device::new(None),
+        qos::SharedDevice::new(None),
         true,
     )
     .unwrap();
@@ -105,7 +105,7 @@ fn what_is_no_device_is_refused() {
         let opened = Device::open(
             "d",
             &backing(Path::new(path), None),
-            qos::Device::new(None),
+            qos::SharedDevice::new(None),
             false,
         );
         let Err(error) = opened else {

@@ -9,8 +9,10 @@ use crate::device::{FileStorage, Storage};
 use crate::export::Export;
 use crate::nbd::Errno;
 use crate::nbd::reply::{Address, Extent};
-use crate::nbd::request::{FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Kind, Request};
-use crate::pool::Pool;
+use crate::nbd::request::{
+    FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, NbdRequest, RequestKind,
+};
+use crate::pool::BufferPool;
 
 /// Zeros that are written at once where the kernel cannot make a range zero itself.
 const ZERO_FILL_BYTES: usize = 1 << 20;
@@ -45,7 +47,7 @@ pub(crate) enum Reply {
 pub(crate) struct Pending {
     pub(crate) flow: FlowId,
     pub(crate) reply: Reply,
-    pub(crate) request: Request,
+    pub(crate) request: NbdRequest,
     pub(crate) export: Arc<Export>,
     pub(crate) tenant: u32,
     pub(crate) buffer: FileBuffer,
@@ -79,7 +81,7 @@ impl Pending {
     pub(crate) fn new(
         flow: FlowId,
         reply: Reply,
-        request: Request,
+        request: NbdRequest,
         (export, tenant): (Arc<Export>, u32),
         (buffer, reserved_bytes): (FileBuffer, usize),
         begun: Time,
@@ -118,28 +120,28 @@ impl Pending {
         &mut self,
         token: u64,
         calls: &mut C,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
     ) -> Option<Outcome> {
         let request = self.request;
-        if request.len_bytes == 0 && request.kind != Kind::Flush {
-            return Some(if request.kind == Kind::Read {
+        if request.len_bytes == 0 && request.kind != RequestKind::Flush {
+            return Some(if request.kind == RequestKind::Read {
                 Outcome::Data
             } else {
                 Outcome::Done
             });
         }
-        if request.kind == Kind::BlockStatus {
+        if request.kind == RequestKind::BlockStatus {
             return Some(self.block_status());
         }
         if let Storage::Memory(_) = self.export.device.storage {
             return Some(self.on_memory());
         }
         match request.kind {
-            Kind::Read => {
+            RequestKind::Read => {
                 self.buffer = pool.take(usize::try_from(request.len_bytes).unwrap_or(0));
             }
-            Kind::WriteZeroes | Kind::Trim => {
-                let keeps = request.has(FLAG_NO_HOLE) && request.kind == Kind::WriteZeroes;
+            RequestKind::WriteZeroes | RequestKind::Trim => {
+                let keeps = request.has(FLAG_NO_HOLE) && request.kind == RequestKind::WriteZeroes;
                 match self.file().and_then(|file| file.zero_mode(keeps)) {
                     Some(mode) => self.mode = mode,
                     None => return self.without_fallocate(token, calls, pool),
@@ -170,16 +172,16 @@ impl Pending {
             return Outcome::Failed(Errno::Io, "not in memory");
         };
         match self.request.kind {
-            Kind::Read => return Outcome::Memory,
-            Kind::Write => {
+            RequestKind::Read => return Outcome::Memory,
+            RequestKind::Write => {
                 let len = usize::try_from(self.request.len_bytes).unwrap_or(0);
                 memory.write(offset, &self.buffer.bytes()[..len]);
             }
-            Kind::WriteZeroes => {
+            RequestKind::WriteZeroes => {
                 let keeps = self.request.has(FLAG_NO_HOLE);
                 memory.zero(offset, self.request.len_bytes, keeps);
             }
-            Kind::Trim => memory.zero(offset, self.request.len_bytes, false),
+            RequestKind::Trim => memory.zero(offset, self.request.len_bytes, false),
             _ => {}
         }
         Outcome::Done
@@ -190,9 +192,9 @@ impl Pending {
         &mut self,
         token: u64,
         calls: &mut C,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
     ) -> Option<Outcome> {
-        if self.request.kind == Kind::Trim {
+        if self.request.kind == RequestKind::Trim {
             // A trim is a hint.
             return self.after_main(token, calls);
         }
@@ -217,15 +219,15 @@ impl Pending {
         let is_durable = self.request.has(FLAG_FUA);
         let done = usize::try_from(self.done_bytes).unwrap_or(0);
         let (action, len_bytes, buffer_at) = match (self.stage, self.request.kind) {
-            (Stage::Sync, _) | (_, Kind::Flush) => (FileAction::Sync, 0, 0),
+            (Stage::Sync, _) | (_, RequestKind::Flush) => (FileAction::Sync, 0, 0),
             (Stage::ZeroFill, _) => {
                 let most = self.buffer.len_bytes() as u64;
                 let action = FileAction::Write { is_durable: false };
                 (action, left.min(most), 0)
             }
-            (_, Kind::Read) => (FileAction::Read, left, done),
-            (_, Kind::Write) => (FileAction::Write { is_durable }, left, done),
-            (_, Kind::WriteZeroes | Kind::Trim) => {
+            (_, RequestKind::Read) => (FileAction::Read, left, done),
+            (_, RequestKind::Write) => (FileAction::Write { is_durable }, left, done),
+            (_, RequestKind::WriteZeroes | RequestKind::Trim) => {
                 (FileAction::Allocate { mode: self.mode }, left, 0)
             }
             _ => (FileAction::ReadAhead, left, 0),
@@ -261,7 +263,10 @@ impl Pending {
 
     /// The command is done: its data go to stable storage if the client wants that.
     fn after_main<C: Calls>(&mut self, token: u64, calls: &mut C) -> Option<Outcome> {
-        let writes = matches!(self.request.kind, Kind::WriteZeroes | Kind::Trim);
+        let writes = matches!(
+            self.request.kind,
+            RequestKind::WriteZeroes | RequestKind::Trim
+        );
         if writes && self.request.has(FLAG_FUA) && self.stage != Stage::Sync {
             self.stage = Stage::Sync;
             return self.submit(token, calls);
@@ -275,7 +280,7 @@ impl Pending {
         token: u64,
         result: Result<usize, i32>,
         calls: &mut C,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
     ) -> Option<Outcome> {
         let moved = match result {
             Ok(moved) => moved as u64,
@@ -283,8 +288,10 @@ impl Pending {
             Err(errno) => return self.failed(token, errno, calls, pool),
         };
         match (self.stage, self.request.kind) {
-            (Stage::Sync, _) | (Stage::Main, Kind::Flush | Kind::Cache) => Some(Outcome::Done),
-            (Stage::Main, Kind::Read | Kind::Write) | (Stage::ZeroFill, _) => {
+            (Stage::Sync, _) | (Stage::Main, RequestKind::Flush | RequestKind::Cache) => {
+                Some(Outcome::Done)
+            }
+            (Stage::Main, RequestKind::Read | RequestKind::Write) | (Stage::ZeroFill, _) => {
                 if moved == 0 {
                     return Some(Outcome::Failed(
                         Errno::Io,
@@ -298,8 +305,8 @@ impl Pending {
                     return self.submit(token, calls);
                 }
                 match self.request.kind {
-                    Kind::Read => Some(Outcome::Data),
-                    Kind::Write => Some(Outcome::Done),
+                    RequestKind::Read => Some(Outcome::Data),
+                    RequestKind::Write => Some(Outcome::Done),
                     _ => self.after_main(token, calls),
                 }
             }
@@ -312,10 +319,10 @@ impl Pending {
         token: u64,
         errno: i32,
         calls: &mut C,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
     ) -> Option<Outcome> {
-        let moves_data =
-            matches!(self.request.kind, Kind::Read | Kind::Write) || self.stage == Stage::ZeroFill;
+        let moves_data = matches!(self.request.kind, RequestKind::Read | RequestKind::Write)
+            || self.stage == Stage::ZeroFill;
         if errno == libc::EINVAL && moves_data && !self.is_buffered {
             if let Some(file) = self.file() {
                 file.raise_alignment();
@@ -323,8 +330,10 @@ impl Pending {
             self.is_buffered = true;
             return self.submit(token, calls);
         }
-        let allocates = matches!(self.request.kind, Kind::WriteZeroes | Kind::Trim)
-            && self.stage == Stage::Main;
+        let allocates = matches!(
+            self.request.kind,
+            RequestKind::WriteZeroes | RequestKind::Trim
+        ) && self.stage == Stage::Main;
         // A block device knows the call, but not for parts of its blocks.
         if allocates && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) {
             if errno != libc::EINVAL
@@ -332,7 +341,7 @@ impl Pending {
             {
                 file.forget_mode(self.mode);
             }
-            let is_trim = self.request.kind == Kind::Trim;
+            let is_trim = self.request.kind == RequestKind::Trim;
             let other = self.file().and_then(|file| file.zero_mode(true));
             if let Some(other) = other.filter(|&other| !is_trim && other != self.mode) {
                 self.mode = other;
@@ -340,16 +349,16 @@ impl Pending {
             }
             return self.without_fallocate(token, calls, pool);
         }
-        let is_sync = self.stage == Stage::Sync || self.request.kind == Kind::Flush;
+        let is_sync = self.stage == Stage::Sync || self.request.kind == RequestKind::Flush;
         let is_durable_write = self.is_buffered && self.request.has(FLAG_FUA) && errno == libc::EIO;
-        if is_sync || (is_durable_write && self.request.kind == Kind::Write) {
+        if is_sync || (is_durable_write && self.request.kind == RequestKind::Write) {
             if let Some(file) = self.file() {
                 file.lose_writes();
             }
             return Some(Outcome::Failed(Errno::of_os(errno), "the flush failed"));
         }
         // Reading ahead is a hint.
-        if self.request.kind == Kind::Cache {
+        if self.request.kind == RequestKind::Cache {
             return Some(Outcome::Done);
         }
         Some(Outcome::Failed(Errno::of_os(errno), "the device failed"))

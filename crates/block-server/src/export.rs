@@ -9,9 +9,9 @@ use dataplane::Time;
 use dataplane::histogram::{Histogram, add};
 use qos::{Admission, DeviceModel, Grouped, Objective, TenantSpec};
 
-use crate::allow::{Allow, Client};
+use crate::allow::{ClientIdentity, TenantAccess};
 use crate::calibration::model_of;
-use crate::config::{self, Backing, Config, ConfigError, DeviceSpec};
+use crate::config::{self, Backing, BlockConfig, ConfigError, DeviceSpec};
 use crate::creation::to_make;
 use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
@@ -65,7 +65,7 @@ pub struct Export {
     /// What clients are told.
     pub info: ExportInfo,
     /// Who may connect.
-    pub allow: Allow,
+    pub allow: TenantAccess,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
     /// The number that the configuration gives to its NVMe namespace.
@@ -207,7 +207,7 @@ pub(crate) fn by_key(exports: &Exports) -> HashMap<Key, &Arc<Export>> {
 }
 
 /// How devices are opened: a function such as [`Device::open`].
-type Open = fn(&str, &Backing, qos::Device, bool) -> Result<Device, DeviceError>;
+type Open = fn(&str, &Backing, qos::SharedDevice, bool) -> Result<Device, DeviceError>;
 
 /// A device of a configuration.
 struct Opened {
@@ -282,7 +282,7 @@ fn hint_to_create(backing: &Backing) -> &'static str {
 }
 
 fn open_devices(
-    config: &Config,
+    config: &BlockConfig,
     old: &Exports,
     shards: usize,
     open: Open,
@@ -316,7 +316,7 @@ fn open_devices(
             }
             Some(device) => Arc::clone(device),
             None => {
-                let qos = qos::Device::for_threads(model, threads_max);
+                let qos = qos::SharedDevice::for_threads(model, threads_max);
                 let opened = open(&spec.name, &spec.backing, qos, is_writable);
                 Arc::new(opened.map_err(|error| {
                     let hint = hint_to_create(&spec.backing);
@@ -341,7 +341,7 @@ fn open_devices(
 ///
 /// # Errors
 /// A device cannot be opened, or a range does not fit: the line of the file is named.
-pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, ConfigError> {
+pub fn open(config: &BlockConfig, old: &Exports, shards: usize) -> Result<Exports, ConfigError> {
     let mut backings = config.devices.iter().map(|spec| &spec.backing);
     if backings.any(|backing| to_make(backing).is_some()) {
         // What is wrong is found before a file is made.
@@ -363,7 +363,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
 ///
 /// # Errors
 /// See [`open`].
-pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError> {
+pub fn look(config: &BlockConfig) -> Result<(Exports, Vec<Arc<Device>>), ConfigError> {
     let devices = open_devices(config, &Vec::new(), 1, Device::look)?;
     let exports = exports_of(config, &devices, &Vec::new(), 1)?;
     let devices = devices.into_iter().map(|opened| opened.device);
@@ -371,7 +371,7 @@ pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError>
 }
 
 /// How many bytes of its device an export has.
-fn length_of(tenant: &config::TenantSpec, device: &Device) -> Result<u64, ConfigError> {
+fn length_of(tenant: &config::TenantConfig, device: &Device) -> Result<u64, ConfigError> {
     let room = device.size_bytes.checked_sub(tenant.offset_bytes);
     room.map(|room| tenant.length_bytes.unwrap_or(room))
         .filter(|&length| room.is_some_and(|room| length <= room && length > 0))
@@ -394,7 +394,7 @@ fn length_of(tenant: &config::TenantSpec, device: &Device) -> Result<u64, Config
 
 /// What may be written is not written through another export; `writable` has those of the device.
 fn check_apart(
-    tenant: &config::TenantSpec,
+    tenant: &config::TenantConfig,
     size_bytes: u64,
     writable: &BTreeMap<u64, Arc<Export>>,
 ) -> Result<(), ConfigError> {
@@ -418,7 +418,7 @@ fn check_apart(
 }
 
 fn exports_of(
-    config: &Config,
+    config: &BlockConfig,
     opened: &[Opened],
     old: &Exports,
     shards: usize,
@@ -438,7 +438,7 @@ fn exports_of(
     let before = |export: &str, device: &Arc<Device>| old.get(&key(export, device)).copied();
     // What was promised before stays promised, also where the device does less by now. Another
     // calibration is asked again, as at a start.
-    let is_kept = |tenant: &config::TenantSpec, device: &Arc<Device>| {
+    let is_kept = |tenant: &config::TenantConfig, device: &Arc<Device>| {
         !is_recalibrated(device)
             && before(&tenant.export, device)
                 .is_some_and(|other| other.tenant_spec() == tenant.promise())
@@ -517,7 +517,7 @@ pub struct Visible<'a> {
     /// All exports.
     pub exports: &'a Exports,
     /// Who the client is.
-    pub client: Client<'a>,
+    pub client: ClientIdentity<'a>,
     /// The shard that serves the client.
     pub shard: usize,
 }

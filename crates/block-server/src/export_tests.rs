@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 
-fn config(tenants: &str) -> Config {
+fn config(tenants: &str) -> BlockConfig {
     let text = format!(
         "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n[[device]]\nname = \"other\"\n\
          memory = \"1MiB\"\n{tenants}"
     );
-    Config::parse(Path::new("b.toml"), &text).unwrap()
+    BlockConfig::parse(Path::new("b.toml"), &text).unwrap()
 }
 
 fn tenant(name: &str, device: &str, rest: &str) -> String {
@@ -97,7 +97,7 @@ fn an_empty_file_is_named() {
         "[[device]]\nname = \"d\"\npath = {:?}\n[[tenant]]\nexport = \"a\"\ndevice = \"d\"\n",
         file.path()
     );
-    let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+    let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
     let error = look(&config).err().unwrap().to_string();
     let expected = "b.toml:5: tenant.export: \"d\" has 0 bytes, so nothing can be exported. ";
     assert!(error.starts_with(expected), "{error}");
@@ -113,7 +113,7 @@ fn nothing_is_made_of_a_wrong_configuration() {
              device = {file:?}\nrange = {{ length = \"{length}\" }}\n"
         )
     };
-    let parse = |text: &str| Config::parse(Path::new("b.toml"), text).unwrap();
+    let parse = |text: &str| BlockConfig::parse(Path::new("b.toml"), text).unwrap();
     assert!(open(&parse(&text("2MiB")), &Vec::new(), 1).is_err());
     assert!(look(&parse(&text("1MiB"))).is_ok());
     assert!(!file.exists());
@@ -215,7 +215,7 @@ fn a_served_device_is_kept_whatever_its_table_says() {
              export = \"b\"\ndevice = \"disk\"\n",
             at("disk")
         );
-        Config::parse(Path::new("b.toml"), &text).unwrap()
+        BlockConfig::parse(Path::new("b.toml"), &text).unwrap()
     };
     let (ram, disk) = ("memory = \"1MiB\"", "create = \"1MiB\"");
     let first = open(&parse(ram, disk), &Vec::new(), 1).unwrap();
@@ -270,7 +270,7 @@ fn addresses_outside_the_list_see_nothing() {
     let exports = open_text(&text).unwrap();
     let at = |peer: &str| Visible {
         exports: &exports,
-        client: Client::at(peer.parse().ok()),
+        client: ClientIdentity::at(peer.parse().ok()),
         shard: 0,
     };
     assert_eq!(at("10.1.1.1").list().len(), 1);

@@ -202,12 +202,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{Config, parse_size};
+    use crate::config::{BlockConfig, parse_size};
 
     #[test]
     fn the_schema_has_the_defaults_of_the_server() {
         let text = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
-        let config = Config::parse(Path::new("b.toml"), text).unwrap();
+        let config = BlockConfig::parse(Path::new("b.toml"), text).unwrap();
         let schema = schema();
         let default = |key: &str| schema["properties"][key]["default"].clone();
         let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();

@@ -21,19 +21,19 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub use signal_hook::iterator::Signals;
 
 pub use self::check::{Checked, check};
-pub use self::error::{LaunchError, address_place};
+pub use self::error::{BlockLaunchError, address_place};
 pub(crate) use self::notice::text;
-pub use self::notice::{CALIBRATE_AGAIN, LOST_WRITES, Notice, RESERVE_MORE};
+pub use self::notice::{BlockNotice, CALIBRATE_AGAIN, LOST_WRITES, RESERVE_MORE};
 use self::sockets::{Sockets, at_address, sockets};
 use crate::audit::Audit;
 use crate::calibration;
-use crate::config::Config;
+use crate::config::BlockConfig;
 use crate::cores;
 use crate::export;
 use crate::memory;
 use crate::nvme::controller::Subsystem;
 use crate::plan;
-use crate::server::{Block, Shared};
+use crate::server::{BlockService, Shared};
 use crate::tls::ServerTls;
 
 /// Bytes that one connection may queue for sending: a few large answers.
@@ -72,7 +72,7 @@ const CALLS: &[libc::c_long] = &[
 
 /// How to serve.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct BlockServerOptions {
     /// The configuration file. SIGHUP has it read again.
     pub config: PathBuf,
     /// What an idle shard does.
@@ -81,7 +81,7 @@ pub struct Options {
     pub is_sandboxed: bool,
 }
 
-type BlockPlane = Plane<Uring, Block>;
+type BlockPlane = Plane<Uring, BlockService>;
 
 fn names(exports: &export::Exports) -> Vec<String> {
     exports.iter().map(|export| export.name.clone()).collect()
@@ -92,38 +92,39 @@ fn names(exports: &export::Exports) -> Vec<String> {
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn catch_signals() -> Result<Signals, LaunchError> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(LaunchError::start("signals cannot be caught"))
+pub fn catch_signals() -> Result<Signals, BlockLaunchError> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(BlockLaunchError::start("signals cannot be caught"))
 }
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
-/// [`LaunchError`]: nothing is left behind.
+/// [`BlockLaunchError`]: nothing is left behind.
 pub fn serve(
-    options: &Options,
+    options: &BlockServerOptions,
     mut signals: Signals,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
-    let config = Config::read(&options.config)?;
+    notice: &mut dyn FnMut(BlockNotice),
+) -> Result<i32, BlockLaunchError> {
+    let config = BlockConfig::read(&options.config)?;
     let mut audit = Audit::open(&config)?;
     let mut waits = |held: AddressInUse| {
         let place = config.place_of_address(held.0).cloned();
-        notice(Notice::AddressInUse(held, place));
+        notice(BlockNotice::AddressInUse(held, place));
     };
     let mut started = start(options, &config, &mut waits).inspect_err(|error| {
         audit.refused(&error.to_string());
     })?;
     let exports = started.shared.exports();
     audit.changed(&Vec::new(), &exports);
-    notice(Notice::Ready {
+    notice(BlockNotice::Ready {
         addresses: std::mem::take(&mut started.addresses),
         nvme: std::mem::take(&mut started.nvme),
         metrics: config.metrics,
         exports: names(&exports),
     });
     for warning in calibration::warnings(&config) {
-        notice(Notice::Warning(warning));
+        notice(BlockNotice::Warning(warning));
     }
     attend(
         options,
@@ -139,16 +140,16 @@ pub fn serve(
 struct Started {
     plane: Arc<BlockPlane>,
     shared: Arc<Shared>,
-    running: Shards<Uring, Block>,
+    running: Shards<Uring, BlockService>,
     addresses: Vec<SocketAddr>,
     nvme: Vec<SocketAddr>,
 }
 
 fn start(
-    options: &Options,
-    config: &Config,
+    options: &BlockServerOptions,
+    config: &BlockConfig,
     waits: &mut dyn FnMut(AddressInUse),
-) -> Result<Started, LaunchError> {
+) -> Result<Started, BlockLaunchError> {
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     cores::check(&config.cores)?;
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
@@ -185,7 +186,7 @@ fn start(
             idle: options.idle,
             ..ShardConfig::default()
         };
-        let block = Block::new(Arc::clone(&shared), shard.into());
+        let block = BlockService::new(Arc::clone(&shared), shard.into());
         running.start(shard_config, move || Ok((Uring::new(backend)?, block)))?;
     }
     if let Some(listener) = metrics {
@@ -214,7 +215,7 @@ fn page(shared: &Shared, path: &str) -> Option<Page> {
 
 /// The network of a shard. The first shard has all listeners.
 fn backend(
-    config: &Config,
+    config: &BlockConfig,
     plane: &Arc<BlockPlane>,
     shard: u8,
     listeners: Vec<OwnedFd>,
@@ -236,13 +237,13 @@ fn backend(
 
 /// Looks after signals and shards until the end.
 fn attend(
-    options: &Options,
-    config: &Config,
+    options: &BlockServerOptions,
+    config: &BlockConfig,
     signals: &mut Signals,
     started: &mut Started,
     audit: &mut Audit,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
+    notice: &mut dyn FnMut(BlockNotice),
+) -> Result<i32, BlockLaunchError> {
     let mut ended_by = None;
     let mut said = Vec::new();
     let mut ticks: u64 = 0;
@@ -250,28 +251,28 @@ fn attend(
         ticks += 1;
         if ticks.is_multiple_of(LOOK_TICKS) {
             for text in lost_writes(&started.shared.exports(), &mut said) {
-                notice(Notice::Tenant(text));
+                notice(BlockNotice::Tenant(text));
             }
         }
         while let Some((name, about)) = started.shared.take_notice() {
-            notice(Notice::Tenant(text(&name, about)));
+            notice(BlockNotice::Tenant(text(&name, about)));
         }
         if let Some(trouble) = audit.take_trouble() {
-            notice(Notice::AuditLog(trouble));
+            notice(BlockNotice::AuditLog(trouble));
         }
         for signal in signals.pending() {
             if signal == SIGHUP {
                 let (reloaded, odd) = reload(options, config, &started.shared, audit);
                 notice(reloaded);
                 for trouble in troubles(&started.shared.exports()).into_iter().chain(odd) {
-                    notice(Notice::Warning(trouble));
+                    notice(BlockNotice::Warning(trouble));
                 }
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
             } else {
                 ended_by = Some(signal);
-                notice(Notice::Draining);
+                notice(BlockNotice::Draining);
                 let time = Duration::from_secs(config.drain_s.into());
                 started.shared.begin_drain(time);
                 started.plane.drain(time);
@@ -279,7 +280,7 @@ fn attend(
         }
     }
     if let Some(drain) = started.shared.drain() {
-        notice(Notice::Drained {
+        notice(BlockNotice::Drained {
             is_cut_off: Instant::now() >= drain.until,
         });
     }
@@ -310,16 +311,16 @@ fn lost_writes(exports: &export::Exports, said: &mut Vec<String>) -> Vec<String>
     texts
 }
 
-/// Reads the configuration again. Keys of [`Config::changed_at_restart_only`] keep the value that
-/// they had in `at_start`. Returns what came of it, and what is odd about the configuration.
+/// Reads the configuration again. Keys of [`BlockConfig::changed_at_restart_only`] keep the value
+/// that they had in `at_start`. Returns what came of it, and what is odd about the configuration.
 fn reload(
-    options: &Options,
-    at_start: &Config,
+    options: &BlockServerOptions,
+    at_start: &BlockConfig,
     shared: &Shared,
     audit: &mut Audit,
-) -> (Notice, Vec<String>) {
+) -> (BlockNotice, Vec<String>) {
     let old = shared.exports();
-    let config = Config::read(&options.config);
+    let config = BlockConfig::read(&options.config);
     let odd = config.as_ref().map(calibration::warnings);
     let odd = odd.unwrap_or_default();
     let opened = config.and_then(|config| {
@@ -337,7 +338,7 @@ fn reload(
     });
     let notice = match opened {
         Ok((exports, tls, after_restart, restart_refuses)) => {
-            let reloaded = Notice::Reloaded {
+            let reloaded = BlockNotice::Reloaded {
                 exports: names(&exports),
                 changed: export::changed(&old, &exports),
                 ended: export::ended(&old, &exports),
@@ -354,7 +355,7 @@ fn reload(
             let reason = error.to_string();
             audit.refused(&reason);
             shared.set_not_reloaded(Some(reason.clone()));
-            Notice::NotReloaded(reason)
+            BlockNotice::NotReloaded(reason)
         }
     };
     (notice, odd)

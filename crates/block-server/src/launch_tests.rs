@@ -12,7 +12,7 @@ fn an_address_that_cannot_be_had_is_named_with_its_place() {
                   [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
     let said = |listen: &str| {
         let text = format!("{listen}{tables}");
-        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
         let in_use = std::io::Error::from(std::io::ErrorKind::AddrInUse);
         let error = launch::LaunchError::Metrics(config.listen[0], in_use);
         at_address(&config, Some(config.listen[0]), error).to_string()
@@ -40,7 +40,7 @@ fn a_device_that_may_have_lost_writes_is_named_once() {
         tenant("a", ""),
         tenant("b", "read_only = true\n")
     );
-    let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+    let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
     let exports = export::open(&config, &Vec::new(), 1).unwrap();
     let mut said = Vec::new();
     assert!(lost_writes(&exports, &mut said).is_empty());

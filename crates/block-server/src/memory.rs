@@ -4,7 +4,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use qos::Grouped;
 
-use crate::config::{Backing, Config, ConfigError};
+use crate::config::{Backing, BlockConfig, ConfigError};
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 
 /// Bytes of a chunk, which is allocated and locked as a whole. Two shards that work on different
@@ -26,7 +26,7 @@ pub fn host_bytes(field: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The host has less: the line is named.
-pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &BlockConfig) -> Result<(), ConfigError> {
     let Some(host_bytes) = host_bytes("MemTotal") else {
         return Ok(());
     };
@@ -54,7 +54,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
 }
 
 /// The memory.
-pub struct Memory {
+pub struct MemoryDevice {
     chunks: Vec<RwLock<Chunk>>,
     size_bytes: u64,
 }
@@ -74,7 +74,7 @@ fn parts(offset: u64, len_bytes: u64) -> impl Iterator<Item = (usize, usize, usi
     })
 }
 
-impl Memory {
+impl MemoryDevice {
     /// A device of zeros.
     pub fn new(size_bytes: u64) -> Self {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES as u64);
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn read(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+    fn read(memory: &MemoryDevice, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let sum = memory.read(offset, len, |piece| {
             bytes.extend_from_slice(piece);
@@ -193,7 +193,7 @@ mod tests {
             steps in prop::collection::vec((0_u64..300_000, 1_usize..150_000, 0_u8..4), 1..20)
         ) {
             const SIZE: u64 = 300_000;
-            let memory = Memory::new(SIZE);
+            let memory = MemoryDevice::new(SIZE);
             let mut model = vec![0_u8; 300_000];
             for (number, (offset, len, kind)) in (1_u8..).zip(steps) {
                 let len = len.min(usize::try_from(SIZE - offset).unwrap());
@@ -229,7 +229,7 @@ mod tests {
                 "memory = \"{whole}\"\n[[device]]\nname = \"ram\"\nmemory = \"{device}\"\n\
                  [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
             );
-            let config = Config::parse(std::path::Path::new("b.toml"), &text).unwrap();
+            let config = BlockConfig::parse(std::path::Path::new("b.toml"), &text).unwrap();
             check(&config).map_err(|error| error.to_string())
         };
         assert_eq!(checked("64MiB", "1MiB"), Ok(()));
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_reader_without_room_stops_it() {
-        let memory = Memory::new(200_000);
+        let memory = MemoryDevice::new(200_000);
         let mut calls = 0;
         let sum = memory.read(0, 200_000, |piece| {
             calls += 1;

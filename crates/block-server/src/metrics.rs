@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
 
 use dataplane::histogram::{Histogram, Snapshot};
-use qos::{Drift, Objective, Operation};
+use qos::{CalibrationDrift, Objective, Operation};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::Counters;
+use crate::counters::BlockCounters;
 use crate::export::{Export, ExportStats};
 use crate::rates::Rates;
 use crate::server::Shared;
@@ -23,7 +23,7 @@ const FIRST_DOUBLING: u32 = 10;
 
 /// What a running server says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct ServerStatus {
     /// Connections now.
     pub connections: u64,
     /// The server ends, and this is left. `None`: it serves.
@@ -60,7 +60,7 @@ pub struct DeviceStatus {
     /// Tokens a second that tenants with objectives reserved.
     pub reserved_tokens_per_s: u64,
     /// How the device differs from its calibration, if it does.
-    pub drift: Option<Drift>,
+    pub drift: Option<CalibrationDrift>,
 }
 
 /// What a running server says of one tenant. Latencies are since the start.
@@ -277,7 +277,7 @@ impl Shared {
         let drain = self.drain()?;
         let since = drain.began.duration_since(UNIX_EPOCH).unwrap_or_default();
         let left = drain.until.saturating_duration_since(Instant::now());
-        let requests = |shard: &Counters| shard.requests.load(Ordering::Relaxed);
+        let requests = |shard: &BlockCounters| shard.requests.load(Ordering::Relaxed);
         Some(Draining {
             since_unix_s: since.as_secs(),
             left_s: left
@@ -290,7 +290,7 @@ impl Shared {
     }
 
     /// What `/status` says.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ServerStatus {
         let exports = self.exports();
         let fares = self.fares();
         let namespaces = self.nvme().map(|subsystem| subsystem.namespaces());
@@ -303,11 +303,12 @@ impl Shared {
             let reads = merged(export, |stats| &stats.read_ns);
             let writes = merged(export, |stats| &stats.write_ns);
             let fares = fares.get(&export.name).map_or(&[][..], Vec::as_slice);
-            let shards: Vec<&qos::TenantStatus> = fares.iter().map(|fare| &fare.tenant).collect();
+            let shards: Vec<&qos::TenantFigures> = fares.iter().map(|fare| &fare.tenant).collect();
             let rates = fares.iter().map(|fare| fare.rates);
             let rates = rates.fold(Rates::default(), Rates::and);
-            let whole =
-                |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(|&shard| pick(shard)).sum();
+            let whole = |pick: fn(&qos::TenantFigures) -> u64| {
+                shards.iter().map(|&shard| pick(shard)).sum()
+            };
             TenantStatus {
                 objective: export.objective,
                 reserved_tokens_per_s: export
@@ -324,7 +325,7 @@ impl Shared {
                     None => shards.iter().map(|shard| shard.credit_tokens).sum(),
                 },
                 spent_tokens: whole(|shard| shard.spent_tokens),
-                asked_tokens: whole(qos::TenantStatus::asked_tokens),
+                asked_tokens: whole(qos::TenantFigures::asked_tokens),
                 given_tokens: whole(|shard| shard.given_tokens),
                 received_tokens: whole(|shard| shard.received_tokens),
                 queued: shards.iter().map(|shard| shard.queued).sum(),
@@ -359,7 +360,7 @@ impl Shared {
                 write_p95_us: microseconds(&writes, 0.95),
             }
         });
-        Status {
+        ServerStatus {
             connections: self.connections(),
             draining: self.draining(),
             not_reloaded: self.not_reloaded(),
@@ -479,7 +480,8 @@ impl Shared {
     }
 
     fn connection_metrics(&self, page: &mut String) {
-        let total = |pick: fn(&Counters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
+        let total =
+            |pick: fn(&BlockCounters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
         let rows = [
             (
                 "connections_total",

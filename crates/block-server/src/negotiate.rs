@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use dataplane::histogram::add;
 use dataplane::{Calls, FlowId, ListenerId};
 
-use crate::allow::Client;
+use crate::allow::ClientIdentity;
 use crate::connection::{Connection, Phase, Session};
 use crate::export::Visible;
 use crate::lock::lock;
-use crate::nbd::handshake::{self, Step, TlsPolicy};
+use crate::nbd::handshake::{self, HandshakeStep, TlsPolicy};
 use crate::nvme::queue::Queue;
-use crate::server::Block;
+use crate::server::BlockService;
 use crate::tls::{ServerTls, Tls};
 
-impl Block {
+impl BlockService {
     pub(crate) fn knock<C: Calls>(
         &mut self,
         flow: FlowId,
@@ -62,7 +62,7 @@ impl Block {
         let exports = self.shared.exports();
         let visible = Visible {
             exports: &exports,
-            client: Client::with(
+            client: ClientIdentity::with(
                 connection.peer,
                 connection.tls.as_deref_mut().and_then(Tls::client),
             ),
@@ -74,9 +74,9 @@ impl Block {
             connection.say(calls, &self.scratch);
         }
         match step {
-            Step::Wait => (used, false),
-            Step::Next => (used, true),
-            Step::StartTls => {
+            HandshakeStep::Wait => (used, false),
+            HandshakeStep::Next => (used, true),
+            HandshakeStep::StartTls => {
                 if let Phase::Handshake(handshake) = &mut connection.phase {
                     handshake.on_tls();
                 }
@@ -87,11 +87,11 @@ impl Block {
                 connection.is_closing = connection.tls.is_none();
                 (used, false)
             }
-            Step::Close => {
+            HandshakeStep::Close => {
                 connection.is_closing = true;
                 (used, false)
             }
-            Step::Begin(chosen) => {
+            HandshakeStep::Begin(chosen) => {
                 let Some(tenant) = self.tenants.open(&chosen.export) else {
                     connection.is_closing = true;
                     return (used, false);

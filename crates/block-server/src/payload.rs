@@ -5,13 +5,13 @@ use dataplane::file::FileBuffer;
 use dataplane::{Calls, FlowId, Time};
 
 use crate::connection::{Connection, Phase};
-use crate::server::Block;
+use crate::server::BlockService;
 
 /// Payloads of which at least so much is missing are received straight into the request's memory.
 /// Below that, a receive of their own costs more than the copy.
 const LENT_BYTES: usize = 32 * 1024;
 
-impl Block {
+impl BlockService {
     /// Takes bytes of a payload. Gives how many it used, and whether the payload is whole.
     pub(crate) fn payload(
         &mut self,
@@ -87,7 +87,7 @@ impl Block {
         }
     }
 
-    /// Memory that [`Block::lend`] lent comes back.
+    /// Memory that [`BlockService::lend`] lent comes back.
     pub(crate) fn filled<C: Calls>(
         &mut self,
         flow: FlowId,

@@ -4,7 +4,7 @@ use qos::{Admission, Objective, Refused, TenantSpec};
 use serde::Serialize;
 
 use crate::calibration::model_of;
-use crate::config::{Backing, Config, ConfigError};
+use crate::config::{Backing, BlockConfig, ConfigError};
 
 /// The book of one device.
 pub struct Book {
@@ -18,7 +18,7 @@ pub struct Book {
 
 /// What a device has for one more tenant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
+pub struct AdmissionPlan {
     /// The device.
     pub device: String,
     /// Whether the tenant would be admitted.
@@ -51,7 +51,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// A calibration cannot be read, or a tenant is refused already: the line is named.
-pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
+pub fn books(config: &BlockConfig) -> Result<Vec<Book>, ConfigError> {
     let mut books = Vec::new();
     for spec in &config.devices {
         let model = model_of(spec)?;
@@ -89,7 +89,7 @@ impl Book {
     ///
     /// # Errors
     /// The objective makes no sense.
-    pub fn plan(&self, objective: Objective) -> Result<Plan, Refused> {
+    pub fn plan(&self, objective: Objective) -> Result<AdmissionPlan, Refused> {
         let mut with = self.admission.clone();
         let refused = match with.admit(&TenantSpec::latency_critical(objective)) {
             Err(refused @ Refused::Invalid { .. }) => return Err(refused),
@@ -105,7 +105,7 @@ impl Book {
             let needed = needed.filter(|&needed| needed > 0)?;
             Some(left.saturating_mul(objective.iops.into()) / needed)
         };
-        Ok(Plan {
+        Ok(AdmissionPlan {
             is_calibrated: model.is_some(),
             device: self.device.clone(),
             fits: refused.is_none(),
@@ -131,7 +131,7 @@ mod tests {
                           device = \"flash\"\nobjective = { p95_us = 500, iops = 100000, read_share = 0.9 }\n";
 
     fn book_of(text: &str) -> Result<Vec<Book>, ConfigError> {
-        books(&Config::parse(Path::new("b.toml"), text).unwrap())
+        books(&BlockConfig::parse(Path::new("b.toml"), text).unwrap())
     }
 
     #[test]

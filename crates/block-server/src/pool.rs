@@ -94,7 +94,7 @@ impl Use {
 pub const LINES: usize = 4;
 
 /// The buffers of one shard.
-pub struct Pool {
+pub struct BufferPool {
     kept: [Vec<FileBuffer>; CLASSES],
     limit_bytes: usize,
     /// Bytes that requests under way have asked for.
@@ -110,7 +110,7 @@ fn class_of(len_bytes: usize) -> usize {
     units.next_power_of_two().trailing_zeros() as usize
 }
 
-impl Pool {
+impl BufferPool {
     /// A pool that gives out no more than `limit_bytes`, or one buffer if that is larger.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
@@ -222,7 +222,7 @@ impl Pool {
         account.moved_bytes = 0;
     }
 
-    /// The connection is gone. What its requests hold goes by [`Pool::release_orphan`].
+    /// The connection is gone. What its requests hold goes by [`BufferPool::release_orphan`].
     pub fn close(&mut self, account: Account) {
         self.requests -= account.requests;
         if !account.is_trusted() {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn buffers_come_back_by_size() {
-        let mut pool = Pool::new(1 << 20);
+        let mut pool = BufferPool::new(1 << 20);
         for len_bytes in [1, 4096, 4097, 70_000, 1 << 20, 5 << 20] {
             let mut buffer = pool.take(len_bytes);
             assert!(buffer.len_bytes() >= len_bytes);
@@ -284,11 +284,11 @@ mod tests {
         }
     }
 
-    fn has_room(pool: &Pool, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
+    fn has_room(pool: &BufferPool, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
         pool.room(account, len_bytes, wanted_for) == Room::Free
     }
 
-    fn takes(pool: &mut Pool, account: &mut Account, len_bytes: usize) -> bool {
+    fn takes(pool: &mut BufferPool, account: &mut Account, len_bytes: usize) -> bool {
         let has_room = has_room(pool, account, len_bytes, Use::of(len_bytes));
         if has_room {
             pool.reserve(account, len_bytes);
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_limit_holds_and_small_requests_have_memory_of_their_own() {
-        let mut pool = Pool::new(1 << 20);
+        let mut pool = BufferPool::new(1 << 20);
         let mut one = trusted();
         assert!(takes(&mut pool, &mut one, 8 << 20), "a lone request");
         assert!(!takes(&mut pool, &mut trusted(), 1));
@@ -321,9 +321,10 @@ mod tests {
 
     #[test]
     fn a_connection_past_its_share_waits_for_itself() {
-        let mut pool = Pool::new(256 << 20);
-        let room =
-            |pool: &Pool, account: &Account, wanted_for| pool.room(account, 1 << 20, wanted_for);
+        let mut pool = BufferPool::new(256 << 20);
+        let room = |pool: &BufferPool, account: &Account, wanted_for| {
+            pool.room(account, 1 << 20, wanted_for)
+        };
         for (mut account, share_bytes) in [(Account::default(), 2 << 20), (trusted(), 64 << 20)] {
             pool.reserve(&mut account, share_bytes - (1 << 20));
             assert_eq!(room(&pool, &account, Use::Large), Room::Free);
@@ -342,9 +343,9 @@ mod tests {
 
     #[test]
     fn clients_that_never_read_leave_room_for_others() {
-        let mut pool = Pool::new(256 << 20);
+        let mut pool = BufferPool::new(256 << 20);
         let mut deaf: Vec<Account> = (0..64).map(|_| Account::default()).collect();
-        let mut fill = |pool: &mut Pool, len_bytes: usize| {
+        let mut fill = |pool: &mut BufferPool, len_bytes: usize| {
             for _ in 0..16 {
                 for account in &mut deaf {
                     takes(pool, account, len_bytes);
@@ -377,7 +378,7 @@ mod tests {
         /// Sums follow what accounts hold, whatever happens to them.
         #[test]
         fn the_sums_hold(steps in prop::collection::vec((0_usize..4, 0_u8..5, 1_usize..8 << 20), 1..200)) {
-            let mut pool = Pool::new(64 << 20);
+            let mut pool = BufferPool::new(64 << 20);
             let mut accounts: Vec<(Account, Vec<usize>)> = Vec::new();
             accounts.resize_with(4, Default::default);
             let mut orphans: Vec<usize> = Vec::new();

@@ -37,7 +37,7 @@ pub(crate) struct Fare {
     /// The export's name.
     pub(crate) export: String,
     /// What the scheduler says.
-    pub(crate) tenant: qos::TenantStatus,
+    pub(crate) tenant: qos::TenantFigures,
     /// What the tenant does.
     pub(crate) rates: Rates,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     /// The rates since the last call; none at the first.
-    pub(crate) fn rates(&mut self, now: Time, tenant: &qos::TenantStatus) -> Rates {
+    pub(crate) fn rates(&mut self, now: Time, tenant: &qos::TenantFigures) -> Rates {
         let counts = [
             tenant.reads + tenant.writes + tenant.others,
             tenant.spent_tokens,
@@ -78,8 +78,8 @@ impl Meter {
 mod tests {
     use super::*;
 
-    fn status(reads: u64, given_tokens: u64) -> qos::TenantStatus {
-        qos::TenantStatus {
+    fn status(reads: u64, given_tokens: u64) -> qos::TenantFigures {
+        qos::TenantFigures {
             objective: None,
             p95_us: None,
             queued: 0,

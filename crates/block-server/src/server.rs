@@ -13,11 +13,11 @@ use dataplane::histogram::add;
 use dataplane::{Application, Calls, Context, Event, FlowId, Time};
 
 use crate::connection::{Connection, Phase};
-use crate::counters::Counters;
+use crate::counters::BlockCounters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
-use crate::nbd::request::{Kind, Request};
-use crate::pool::{LINES, Pool, Room, Use};
+use crate::nbd::request::{NbdRequest, RequestKind};
+use crate::pool::{BufferPool, LINES, Room, Use};
 pub use crate::shared::Shared;
 use crate::tenants::Tenants;
 
@@ -34,7 +34,7 @@ const BLOCK_BYTES: usize = 4096;
 const ZERO_FILL_BYTES: u64 = 1 << 20;
 
 /// The server on one shard.
-pub struct Block {
+pub struct BlockService {
     pub(crate) shared: Arc<Shared>,
     pub(crate) shard: usize,
     pub(crate) connections: Vec<Option<Connection>>,
@@ -47,10 +47,10 @@ pub struct Block {
     overflow: VecDeque<u32>,
     /// Requests whose turn it is.
     queue: VecDeque<u32>,
-    pub(crate) pool: Pool,
+    pub(crate) pool: BufferPool,
     /// Connections whose own requests made room.
     resumable: Vec<FlowId>,
-    /// Connections that wait for memory that others hold, in lines of [`Pool::line`].
+    /// Connections that wait for memory that others hold, in lines of [`BufferPool::line`].
     parked: [VecDeque<FlowId>; LINES],
     pub(crate) scratch: Vec<u8>,
     /// What comes after the data of an answer.
@@ -65,20 +65,22 @@ pub(crate) fn pages(len_bytes: u64) -> usize {
 }
 
 /// Memory that a request holds from its header to the end of its answer.
-pub(crate) fn memory_of(request: &Request, storage: &Storage) -> usize {
+pub(crate) fn memory_of(request: &NbdRequest, storage: &Storage) -> usize {
     match (request.kind, storage) {
-        (Kind::Write, _) => pages(request.payload_bytes.into()),
-        (Kind::Read, Storage::File(_)) => pages(request.len_bytes),
-        (Kind::WriteZeroes, Storage::File(_)) => pages(request.len_bytes.min(ZERO_FILL_BYTES)),
+        (RequestKind::Write, _) => pages(request.payload_bytes.into()),
+        (RequestKind::Read, Storage::File(_)) => pages(request.len_bytes),
+        (RequestKind::WriteZeroes, Storage::File(_)) => {
+            pages(request.len_bytes.min(ZERO_FILL_BYTES))
+        }
         _ => 0,
     }
 }
 
-impl Block {
+impl BlockService {
     /// The application of one shard.
     pub fn new(shared: Arc<Shared>, shard: usize) -> Self {
         Self {
-            pool: Pool::new(shared.memory_bytes),
+            pool: BufferPool::new(shared.memory_bytes),
             shard,
             connections: Vec::new(),
             pending: Vec::new(),
@@ -96,7 +98,7 @@ impl Block {
         }
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &BlockCounters {
         &self.shared.counters[self.shard]
     }
 
@@ -112,7 +114,7 @@ impl Block {
         self.connections[index] = Some(connection);
     }
 
-    /// Takes a connection out of the table. [`Block::settle`] puts it back.
+    /// Takes a connection out of the table. [`BlockService::settle`] puts it back.
     pub(crate) fn take(&mut self, flow: FlowId) -> Option<Connection> {
         let slot = self.connections.get_mut(flow.index as usize)?;
         slot.take_if(|connection| connection.flow == flow)
@@ -176,7 +178,7 @@ impl Block {
         self.settle(connection, calls);
     }
 
-    /// As [`Block::feed`], with the bytes that the connection has kept.
+    /// As [`BlockService::feed`], with the bytes that the connection has kept.
     fn feed_carry<C: Calls>(
         &mut self,
         connection: &mut Connection,
@@ -272,9 +274,9 @@ impl Block {
         connection.is_blocked = true;
         if room == Room::OthersFirst {
             connection.is_short = account.held_bytes() < ENOUGH_BYTES;
-            if Pool::is_first(account, wanted_for) && !connection.is_parked {
+            if BufferPool::is_first(account, wanted_for) && !connection.is_parked {
                 connection.is_parked = true;
-                self.parked[Pool::line(account, wanted_for)].push_back(connection.flow);
+                self.parked[BufferPool::line(account, wanted_for)].push_back(connection.flow);
             }
         }
         false
@@ -383,23 +385,23 @@ impl Block {
             return;
         }
         match request.kind {
-            Kind::Read => {
+            RequestKind::Read => {
                 add(&stats.reads, 1);
                 add(&stats.read_bytes, request.len_bytes);
                 stats.read_ns.record(took_ns, 1);
             }
-            Kind::Write | Kind::WriteZeroes | Kind::Trim => {
+            RequestKind::Write | RequestKind::WriteZeroes | RequestKind::Trim => {
                 add(&stats.writes, 1);
                 add(&stats.written_bytes, request.len_bytes);
                 stats.write_ns.record(took_ns, 1);
             }
-            Kind::Flush => add(&stats.flushes, 1),
+            RequestKind::Flush => add(&stats.flushes, 1),
             _ => {}
         }
     }
 }
 
-impl Application for Block {
+impl Application for BlockService {
     /// Connections stay on the shard that accepted them: their requests are under way there.
     type FlowState = ();
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dataplane::shard::ShardStats;
 use serde::{Deserialize, Serialize};
 
-use crate::counters::Counters;
+use crate::counters::BlockCounters;
 use crate::export::Exports;
 use crate::lock::lock;
 use crate::nvme::controller::Subsystem;
@@ -26,7 +26,7 @@ pub struct Shared {
     reloads: AtomicU64,
     pub(crate) tls: Mutex<Option<ServerTls>>,
     /// One set of counters a shard.
-    pub counters: Vec<Counters>,
+    pub counters: Vec<BlockCounters>,
     /// Figures of the runtime.
     pub shards: Arc<Vec<ShardStats>>,
     /// How the tenants fare on each shard.
@@ -34,7 +34,7 @@ pub struct Shared {
     /// Why the last reload was refused, if it was.
     not_reloaded: Mutex<Option<String>>,
     tls_failures: Mutex<Option<TlsFailures>>,
-    notices: Mutex<VecDeque<(String, qos::Notice)>>,
+    notices: Mutex<VecDeque<(String, qos::DeviceNotice)>>,
     pub(crate) memory_bytes: usize,
     /// The NVMe subsystem, and the first listener that is for it.
     pub(crate) nvme: Option<(Arc<Subsystem>, u16)>,
@@ -71,7 +71,7 @@ impl Shared {
             exports: Mutex::new(Arc::new(exports)),
             reloads: AtomicU64::new(0),
             tls: Mutex::default(),
-            counters: shards.iter().map(|_| Counters::default()).collect(),
+            counters: shards.iter().map(|_| BlockCounters::default()).collect(),
             tenants: shards.iter().map(|_| Mutex::default()).collect(),
             not_reloaded: Mutex::default(),
             tls_failures: Mutex::default(),
@@ -123,7 +123,7 @@ impl Shared {
     }
 
     /// Something that somebody should know. Past a limit it is left out.
-    pub(crate) fn push_notice(&self, notice: (String, qos::Notice)) {
+    pub(crate) fn push_notice(&self, notice: (String, qos::DeviceNotice)) {
         let mut notices = lock(&self.notices);
         if notices.len() < NOTICES_MAX {
             notices.push_back(notice);
@@ -131,7 +131,7 @@ impl Shared {
     }
 
     /// The next thing that somebody should know: about a tenant or a device, and what.
-    pub fn take_notice(&self) -> Option<(String, qos::Notice)> {
+    pub fn take_notice(&self) -> Option<(String, qos::DeviceNotice)> {
         lock(&self.notices).pop_front()
     }
 

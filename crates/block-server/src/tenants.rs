@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dataplane::{FlowId, Time};
-use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
+use qos::{DeviceNotice, Operation, Scheduler, TenantId, TenantRequest as Order};
 
 use crate::device::Device;
 use crate::export::{Deficit, Export, Exports, Key, by_key};
 use crate::lock::lock;
-use crate::nbd::request::{Kind, Request};
+use crate::nbd::request::{NbdRequest, RequestKind};
 use crate::rates::{Fare, Meter};
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
@@ -56,22 +56,22 @@ pub(crate) struct Tenants {
     free: Vec<usize>,
     seen: Arc<Exports>,
     /// Notices that nobody has taken: the export, and what there is to say.
-    notices: VecDeque<(String, Notice)>,
+    notices: VecDeque<(String, DeviceNotice)>,
 }
 
-fn operation_of(kind: Kind) -> Option<Operation> {
+fn operation_of(kind: RequestKind) -> Option<Operation> {
     match kind {
-        Kind::Read => Some(Operation::Read),
-        Kind::Write | Kind::WriteZeroes | Kind::Trim => Some(Operation::Write),
+        RequestKind::Read => Some(Operation::Read),
+        RequestKind::Write | RequestKind::WriteZeroes | RequestKind::Trim => Some(Operation::Write),
         _ => None,
     }
 }
 
 /// What a request costs its tenant.
-fn order(request: &Request, slot: u32) -> Order<u32> {
+fn order(request: &NbdRequest, slot: u32) -> Order<u32> {
     let len_bytes = match request.kind {
-        Kind::Read | Kind::Write => request.len_bytes,
-        Kind::WriteZeroes | Kind::Trim => request.len_bytes.min(ZEROES_CHARGED_BYTES),
+        RequestKind::Read | RequestKind::Write => request.len_bytes,
+        RequestKind::WriteZeroes | RequestKind::Trim => request.len_bytes.min(ZEROES_CHARGED_BYTES),
         _ => 0,
     };
     let operation = operation_of(request.kind).unwrap_or(Operation::Read);
@@ -245,7 +245,13 @@ impl Tenants {
     }
 
     /// Puts a request into its tenant's queue. False: the queue is full.
-    pub(crate) fn enqueue(&mut self, tenant: u32, request: &Request, slot: u32, now: Time) -> bool {
+    pub(crate) fn enqueue(
+        &mut self,
+        tenant: u32,
+        request: &NbdRequest,
+        slot: u32,
+        now: Time,
+    ) -> bool {
         let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
             return false;
         };
@@ -298,7 +304,7 @@ impl Tenants {
     pub(crate) fn completed(
         &mut self,
         tenant: u32,
-        request: &Request,
+        request: &NbdRequest,
         took_ns: u64,
         on_device_ns: u64,
     ) {
@@ -334,7 +340,7 @@ impl Tenants {
     }
 
     /// The next thing that somebody should know: about an export or a device, and what.
-    pub(crate) fn take_notice(&mut self, now: Time) -> Option<(String, Notice)> {
+    pub(crate) fn take_notice(&mut self, now: Time) -> Option<(String, DeviceNotice)> {
         if self.notices.is_empty() {
             self.gather_notices(now);
         }
@@ -345,7 +351,8 @@ impl Tenants {
         for served in self.served.iter_mut().flatten() {
             let device = &served.device;
             while let Some(notice) = served.scheduler.take_notice() {
-                let (Notice::Deficit { tenant, .. } | Notice::DeficitOver { tenant }) = notice
+                let (DeviceNotice::Deficit { tenant, .. } | DeviceNotice::DeficitOver { tenant }) =
+                    notice
                 else {
                     self.notices.push_back((device.name.clone(), notice));
                     continue;
@@ -356,13 +363,13 @@ impl Tenants {
                 let Some(found) = found else { continue };
                 let mut deficit = lock(&found.export.deficit);
                 *deficit = match (&*deficit, notice) {
-                    (Deficit::Unsaid, Notice::Deficit { .. }) => {
+                    (Deficit::Unsaid, DeviceNotice::Deficit { .. }) => {
                         let name = found.export.name.clone();
                         self.notices.push_back((name, notice));
                         Deficit::Said
                     }
                     (Deficit::Unsaid, _) => Deficit::Unsaid,
-                    (_, Notice::Deficit { .. }) => Deficit::Said,
+                    (_, DeviceNotice::Deficit { .. }) => Deficit::Said,
                     _ => Deficit::Over(now),
                 };
             }
@@ -373,7 +380,7 @@ impl Tenants {
                 && now.since_ns(since) >= WITHIN_NS
             {
                 *deficit = Deficit::Unsaid;
-                let over = Notice::DeficitOver { tenant: tenant.id };
+                let over = DeviceNotice::DeficitOver { tenant: tenant.id };
                 self.notices.push_back((tenant.export.name.clone(), over));
             }
         }

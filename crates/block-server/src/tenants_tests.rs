@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::*;
-use crate::config::Config;
+use crate::config::BlockConfig;
 use crate::export;
 
 /// A calibrated device in memory with these tenants.
-fn config(directory: &Path, tenants: &str) -> Config {
+fn config(directory: &Path, tenants: &str) -> BlockConfig {
     let calibration = directory.join("ram.json");
     let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
     let text = format!(
@@ -18,7 +18,7 @@ fn config(directory: &Path, tenants: &str) -> Config {
         "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = \"{}\"\n{tenants}",
         calibration.display()
     );
-    Config::parse(Path::new("b.toml"), &text).unwrap()
+    BlockConfig::parse(Path::new("b.toml"), &text).unwrap()
 }
 
 fn reader(name: &str, iops: u32) -> String {
@@ -44,8 +44,8 @@ fn said_while_reads_take(
             (tenants, tenant)
         })
         .collect();
-    let request = Request {
-        kind: Kind::Read,
+    let request = NbdRequest {
+        kind: RequestKind::Read,
         flags: 0,
         cookie: 0,
         offset: 0,
@@ -212,7 +212,7 @@ fn a_device_without_tenants_is_released() {
                  [[tenant]]\nexport = \"{name}\"\ndevice = {path:?}\n"
             )
         });
-        Config::parse(Path::new("b.toml"), &tables.collect::<String>()).unwrap()
+        BlockConfig::parse(Path::new("b.toml"), &tables.collect::<String>()).unwrap()
     };
     let mut tenants = Tenants::new();
     let open = |names: &[&str], old: &Exports| export::open(&parse(names), old, 1).map(Arc::new);

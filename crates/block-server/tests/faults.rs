@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use block_server::config::Config;
+use block_server::config::BlockConfig;
 use block_server::export;
 use block_server::nvme::controller::Subsystem;
-use block_server::server::{Block, Shared};
+use block_server::server::{BlockService, Shared};
 use dataplane::backend::Polled;
 use dataplane::file::FileAction;
 use dataplane::shard::Plane;
@@ -172,9 +172,9 @@ fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults, &Shared)) {
     let text = format!(
         "[[device]]\nname = \"d\"\npath = {path:?}\n[[tenant]]\nexport = \"a\"\ndevice = \"d\"\n"
     );
-    let config = Config::parse(Path::new("test.toml"), &text).unwrap();
+    let config = BlockConfig::parse(Path::new("test.toml"), &text).unwrap();
     let exports = export::open(&config, &Vec::new(), 1).unwrap();
-    let plane = Arc::new(Plane::<Faulty, Block>::new(1, 1).unwrap());
+    let plane = Arc::new(Plane::<Faulty, BlockService>::new(1, 1).unwrap());
     let listeners =
         [(); 2].map(|()| TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()));
     let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
@@ -195,7 +195,7 @@ fn with_server(test: impl FnOnce([SocketAddr; 2], &Faults, &Shared)) {
             ready.send(uring.is_ok()).unwrap();
             let Ok(inner) = uring else { return };
             let backend = Faulty { inner, faults };
-            let block = Block::new(shared, 0);
+            let block = BlockService::new(shared, 0);
             Shard::new(ShardConfig::default(), backend, block, plane)
                 .unwrap()
                 .run()

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use block_server::config::Config;
+use block_server::config::BlockConfig;
 use block_server::export;
 use support::{Client, READ, Server, start};
 
@@ -164,7 +164,7 @@ fn what_cannot_be_promised_is_refused_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let open = |objective: &str| {
         let text = config(directory.path(), objective);
-        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let config = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
         export::open(&config, &Vec::new(), 1)
             .map(|_| ())
             .map_err(|error| error.to_string())
@@ -181,7 +181,7 @@ fn what_cannot_be_promised_is_refused_with_its_line() {
     assert!(error.contains("below what the device does"), "{error}");
     let text = config(directory.path(), OBJECTIVE);
     std::fs::write(directory.path().join("calibration.json"), "{").unwrap();
-    let broken = Config::parse(Path::new("b.toml"), &text).unwrap();
+    let broken = BlockConfig::parse(Path::new("b.toml"), &text).unwrap();
     let error = export::open(&broken, &Vec::new(), 1)
         .err()
         .unwrap()

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use cache_server::launch::{Isolation, Network, Options, serve, serve_stack};
-use cache_server::settings::Settings;
+use cache_server::launch::{CacheOptions, Isolation, Network, serve, serve_stack};
+use cache_server::settings::CacheSettings;
 use dataplane::idle::IdlePolicy;
 
 /// The last argument of the process of the TCP stack, which the server starts itself.
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.first().map_or("127.0.0.1:11211", String::as_str);
     let mebibytes: usize = arguments.get(1).map_or(Ok(64), |text| text.parse())?;
     let is_spinning = arguments.get(3).is_some_and(|word| word == "spin");
-    let options = Options {
+    let options = CacheOptions {
         network: match arguments.get(4) {
             Some(interface) => Network::Xdp {
                 interface: interface.clone(),
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         idle: [IdlePolicy::Learn, IdlePolicy::Spin][usize::from(is_spinning)],
         metrics: None,
         drain: Duration::from_secs(5),
-        settings: Settings {
+        settings: CacheSettings {
             objective: std::env::var("OBJECTIVE_US")
                 .ok()
                 .map(|us| us.parse().map(Duration::from_micros))

@@ -2,7 +2,7 @@
 
 use dataplane::{Calls, FlowId};
 
-use crate::counters::{Counters, count};
+use crate::counters::{CacheCounters, count};
 use crate::protocol::Digits;
 use crate::store::StoreError;
 
@@ -19,7 +19,7 @@ pub struct Answers<'a, C: Calls> {
     /// The flow.
     pub flow: FlowId,
     /// The shard's counters.
-    pub counters: &'a Counters,
+    pub counters: &'a CacheCounters,
 }
 
 impl<C: Calls> Answers<'_, C> {

@@ -6,7 +6,7 @@ macro_rules! counters {
     ($($name:ident: $help:literal,)*) => {
         /// What one shard counts.
         #[derive(Debug, Default)]
-        pub struct Counters {
+        pub struct CacheCounters {
             $(#[doc = $help] pub $name: AtomicU64,)*
         }
 
@@ -18,7 +18,7 @@ macro_rules! counters {
 
         impl Totals {
             /// The sums now.
-            pub fn of<'a>(all: impl IntoIterator<Item = &'a Counters>) -> Self {
+            pub fn of<'a>(all: impl IntoIterator<Item = &'a CacheCounters>) -> Self {
                 let mut totals = Self::default();
                 for counters in all {
                     $(totals.$name += counters.$name.load(Ordering::Relaxed);)*

@@ -9,9 +9,9 @@ use crate::connection::{Commit, Connection, Phase, Step, WHOLE_MAX_BYTES};
 use crate::counters::count;
 use crate::meta_command;
 use crate::protocol::{
-    self, GET_LINE_MAX_BYTES, LINE_MAX_BYTES, Malformed, Request, Storage, StoreKind, Words,
+    self, GET_LINE_MAX_BYTES, LINE_MAX_BYTES, Malformed, Request, StorageCommand, StoreKind, Words,
 };
-use crate::shared::Shared;
+use crate::shared::SharedCache;
 use crate::store::{Counted, Expiry, Mode, Stored};
 
 /// Room for `stats`.
@@ -19,7 +19,7 @@ const STATS_MAX_BYTES: usize = 64 * 1024;
 
 /// Runs all whole commands in `input`, and gives the bytes that are done.
 pub(crate) fn run<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     input: &[u8],
@@ -54,7 +54,7 @@ pub(crate) fn run<C: Calls>(
 
 /// Copies what has arrived of a large value, and stores it when it is whole.
 fn receive_value<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     input: &[u8],
@@ -108,7 +108,7 @@ fn receive_value<C: Calls>(
 }
 
 fn command<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     input: &[u8],
@@ -191,7 +191,7 @@ fn command<C: Calls>(
 }
 
 /// Commands that are a line and an answer.
-fn simple<C: Calls>(shared: &Shared, answers: &mut Answers<'_, C>, request: Request<'_>) {
+fn simple<C: Calls>(shared: &SharedCache, answers: &mut Answers<'_, C>, request: Request<'_>) {
     let counters = answers.counters;
     match request {
         Request::Delete { key, is_quiet } => {
@@ -285,7 +285,7 @@ fn simple<C: Calls>(shared: &Shared, answers: &mut Answers<'_, C>, request: Requ
 
 /// Answers keys until there is no room; gives the place of the key with which to go on.
 fn get<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     keys: &[u8],
     with_cas: bool,
@@ -337,10 +337,10 @@ fn get<C: Calls>(
 }
 
 fn store<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
-    storage: &Storage<'_>,
+    storage: &StorageCommand<'_>,
     data: &[u8],
     line_bytes: usize,
 ) -> Step {

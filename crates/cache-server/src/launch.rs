@@ -15,25 +15,28 @@ use dataplane::launch;
 use dataplane::uring::{self, Uring, UringConfig};
 use dataplane::xdp::XdpBackend;
 
-pub use error::LaunchError;
+pub use error::CacheLaunchError;
 pub use isolated::serve_stack;
 use options::SEND_QUEUE_BYTES;
-pub use options::{Isolation, Network, Options};
+pub use options::{CacheOptions, Isolation, Network};
 use queues::XdpQueues;
-pub use server::Notice;
+pub use server::CacheNotice;
 use server::Server;
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
-/// [`LaunchError`]: nothing is left behind.
-pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+/// [`CacheLaunchError`]: nothing is left behind.
+pub fn serve(
+    options: &CacheOptions,
+    notice: &mut dyn FnMut(CacheNotice),
+) -> Result<i32, CacheLaunchError> {
     let settings = match &options.settings_file {
         Some(path) => options.settings.read(path)?,
         None => options.settings,
     };
     match (&options.network, &options.isolation) {
-        (Network::Kernel, Some(_)) => Err(LaunchError::NothingToIsolate),
+        (Network::Kernel, Some(_)) => Err(CacheLaunchError::NothingToIsolate),
         (Network::Kernel, None) => {
             let (listeners, addresses) = sockets(options, notice)?;
             let mut server = Server::new(options, settings, addresses, GROUPS, notice)?;
@@ -55,7 +58,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
 }
 
 impl Server<'_, Uring> {
-    fn start_uring(&mut self, listeners: Vec<OwnedFd>) -> Result<(), LaunchError> {
+    fn start_uring(&mut self, listeners: Vec<OwnedFd>) -> Result<(), CacheLaunchError> {
         let options = self.options;
         let shards = self.plane.mailboxes.len();
         let mut listeners = Some(listeners);
@@ -83,7 +86,7 @@ impl Server<'_, Uring> {
 }
 
 impl Server<'_, XdpBackend> {
-    fn start_xdp(&mut self, queues: &XdpQueues) -> Result<(), LaunchError> {
+    fn start_xdp(&mut self, queues: &XdpQueues) -> Result<(), CacheLaunchError> {
         let memory_max_bytes = self.options.send_memory_bytes / self.plane.mailboxes.len();
         let owner = |group| self.plane.groups.owner(group);
         let backends = queues.open(self.options, memory_max_bytes, &owner)?;
@@ -98,9 +101,9 @@ impl Server<'_, XdpBackend> {
 
 /// The sockets of systemd, and those of `--listen`.
 fn sockets(
-    options: &Options,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
+    options: &CacheOptions,
+    notice: &mut dyn FnMut(CacheNotice),
+) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), CacheLaunchError> {
     let (mut listeners, mut addresses): (Vec<_>, Vec<_>) = uring::inherited()?.into_iter().unzip();
     // With sockets of systemd, the default address is not wanted.
     let own = if listeners.is_empty() {
@@ -109,12 +112,12 @@ fn sockets(
         &[]
     };
     for &address in own {
-        let mut waits = |held| notice(Notice::AddressInUse(held));
+        let mut waits = |held| notice(CacheNotice::AddressInUse(held));
         listeners.push(launch::listen(address, &mut waits)?);
         addresses.push(address);
     }
     if listeners.is_empty() {
-        return Err(LaunchError::NoAddress);
+        return Err(CacheLaunchError::NoAddress);
     }
     Ok((listeners, addresses))
 }

@@ -6,11 +6,11 @@ use crate::answer::{ANSWER_MAX_BYTES, Answers, BAD_CHUNK, Line, answer_error};
 use crate::connection::{Commit, Connection, Phase, Step, WHOLE_MAX_BYTES};
 use crate::counters::count;
 use crate::protocol::{self, Meta, MetaKind, Words};
-use crate::shared::Shared;
+use crate::shared::SharedCache;
 use crate::store::{Counted, Item, KEY_MAX_BYTES, Mode, Reserved, Store, StoreError, Stored};
 
 pub(crate) fn run<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
@@ -128,7 +128,7 @@ fn flagged(status: &[u8], meta: &Meta<'_>, store: &Store, item: Option<Item>) ->
 }
 
 fn reserve_empty(
-    shared: &Shared,
+    shared: &SharedCache,
     store: &mut Store,
     key: &[u8],
     value: &[u8],
@@ -143,7 +143,7 @@ fn reserve_empty(
 }
 
 fn get<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -239,7 +239,7 @@ fn get<C: Calls>(
 type MetaLine<'a> = (&'a Meta<'a>, &'a [u8], &'a [u8]);
 
 fn set<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     connection: &mut Connection,
     answers: &mut Answers<'_, C>,
     (meta, key, line): MetaLine<'_>,
@@ -293,7 +293,7 @@ fn set<C: Calls>(
 
 /// Stores a value that is whole, and answers.
 pub(crate) fn commit<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     store: &mut Store,
     reserved: Reserved,
     meta: &Meta<'_>,
@@ -350,7 +350,7 @@ pub(crate) fn commit<C: Calls>(
 }
 
 fn delete<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -396,7 +396,7 @@ fn delete<C: Calls>(
 }
 
 fn arithmetic<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],
@@ -476,7 +476,7 @@ fn arithmetic<C: Calls>(
 }
 
 fn debug<C: Calls>(
-    shared: &Shared,
+    shared: &SharedCache,
     answers: &mut Answers<'_, C>,
     meta: &Meta<'_>,
     key: &[u8],

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dataplane::histogram::Snapshot;
 use dataplane::shard::ShardStats;
 
-use crate::shared::Shared;
+use crate::shared::SharedCache;
 pub use crate::shared::VERSION;
 
 fn merged(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> Snapshot) -> Snapshot {
@@ -21,7 +21,7 @@ fn sum(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> u64) -> u64 {
     shards.iter().map(pick).fold(0, u64::wrapping_add)
 }
 
-impl Shared {
+impl SharedCache {
     /// The answer to `stats` with an argument.
     pub(crate) fn stats_text(&self, argument: &[u8]) -> String {
         let mut text = String::new();

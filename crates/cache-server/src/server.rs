@@ -10,7 +10,7 @@ use crate::answer::Answers;
 use crate::connection::{Connection, Phase};
 use crate::counters::count;
 use crate::execute;
-pub use crate::shared::Shared;
+pub use crate::shared::SharedCache;
 
 /// How often a shard looks for idle connections and expired items.
 const TICK: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const TICK_TOKEN: u64 = 1;
 
 /// The cache on one shard.
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     shard: usize,
     connections: Vec<Option<Connection>>,
     is_ticking: bool,
@@ -29,7 +29,7 @@ pub struct Cache {
 
 impl Cache {
     /// The application of one shard.
-    pub fn new(shared: Arc<Shared>, shard: usize) -> Self {
+    pub fn new(shared: Arc<SharedCache>, shard: usize) -> Self {
         Self {
             shared,
             shard,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Settings that may change while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Settings {
+pub struct CacheSettings {
     /// The objective for the 99th percentile; `None`: batches of up to 64, whatever the tail.
     pub objective: Option<Duration>,
     /// Seconds after which an idle connection is closed; 0: never.
@@ -35,7 +35,7 @@ pub enum SettingsError {
     },
 }
 
-impl Settings {
+impl CacheSettings {
     /// These settings, changed by what a file says. The file is valid TOML of integers.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_and_a_wrong_line_is_named() {
-        let mut settings = Settings::default();
+        let mut settings = CacheSettings::default();
         settings.apply("objective_p99_us = 500").unwrap();
         settings.apply("idle_timeout_s=7").unwrap();
         assert_eq!(settings.objective, Some(Duration::from_micros(500)));

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::shard::ShardStats;
 
-use crate::counters::{Counters, Totals};
+use crate::counters::{CacheCounters, Totals};
 use crate::store::{Expiry, Store, StoreStats};
 
 /// The memcached whose protocol is served, and which clients take this server for.
@@ -22,14 +22,14 @@ const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 const CLOCK_START: u32 = 2;
 
 /// What all shards of one server share.
-pub struct Shared {
+pub struct SharedCache {
     partitions: Vec<Mutex<Store>>,
     hasher: ahash::RandomState,
     started: Instant,
     started_unix: i64,
     now: AtomicU32,
     /// One set of counters a shard.
-    pub counters: Vec<Counters>,
+    pub counters: Vec<CacheCounters>,
     /// Figures of the runtime.
     pub shards: Arc<Vec<ShardStats>>,
     /// The level of `verbosity`.
@@ -41,7 +41,7 @@ pub struct Shared {
     pub(crate) is_draining: AtomicBool,
 }
 
-impl Shared {
+impl SharedCache {
     /// Memory for items, and counters for each shard.
     pub fn new(memory_bytes: usize, shards: Arc<Vec<ShardStats>>, connections_max: usize) -> Self {
         let most = (memory_bytes / PARTITION_MIN_BYTES).max(1);
@@ -62,7 +62,7 @@ impl Shared {
             started: Instant::now(),
             started_unix,
             now: AtomicU32::new(CLOCK_START),
-            counters: shards.iter().map(|_| Counters::default()).collect(),
+            counters: shards.iter().map(|_| CacheCounters::default()).collect(),
             shards,
             verbosity: AtomicU64::new(0),
             idle_timeout_s: AtomicU32::new(0),

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cache_server::server::{Cache, Shared};
+use cache_server::server::{Cache, SharedCache};
 use dataplane::shard::Plane;
 use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
 use dataplane::{Shard, ShardConfig};
 
 struct Server {
     plane: Arc<Plane<Uring, Cache>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     address: SocketAddr,
     threads: Vec<JoinHandle<()>>,
 }
@@ -25,7 +25,11 @@ const SEND_QUEUE_BYTES: usize = 2 * ((1 << 20) + 64 * 1024);
 
 fn start(shards: u8, memory_bytes: usize) -> Option<Server> {
     let plane = Arc::new(Plane::<Uring, Cache>::new(shards, 1).unwrap());
-    let shared = Arc::new(Shared::new(memory_bytes, Arc::clone(&plane.stats), 1000));
+    let shared = Arc::new(SharedCache::new(
+        memory_bytes,
+        Arc::clone(&plane.stats),
+        1000,
+    ));
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
     drop(probe);

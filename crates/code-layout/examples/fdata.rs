@@ -8,7 +8,7 @@
 //! a stripped file are called after their address there.
 #![allow(clippy::print_stdout, reason = "it prints a profile")]
 
-use code_layout::{Exit, Function, Image, Profile};
+use code_layout::{Function, Image, Profile, Terminator};
 
 /// How BOLT calls a function that has no symbol (`--allow-stripped`).
 fn name(start: u64) -> String {
@@ -19,9 +19,9 @@ fn name(start: u64) -> String {
 fn branch(function: &Function, from: u64, to: u64) -> Option<u64> {
     let block = &function.blocks[function.block_at(from)?];
     let goes_on = match block.exit {
-        Exit::FallThrough => true,
+        Terminator::FallThrough => true,
         // A jump to what follows anyway counts as one.
-        Exit::Branch(target) => to == block.end && target != to,
+        Terminator::Branch(target) => to == block.end && target != to,
         _ => false,
     };
     (!goes_on).then_some(block.last)

@@ -7,17 +7,22 @@
 use std::time::Instant;
 
 use code_layout::{
-    FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skipped, check, emit,
+    FunctionId, Image, LayoutOrder, LayoutPlan, PatchSelection, Placement, Profile, Skipped, check,
+    emit,
 };
 
 /// Emits the movable functions and compares them with the file.
-fn emit_all(image: &Image, order: Order, every: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn emit_all(
+    image: &Image,
+    order: LayoutOrder,
+    every: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let functions = (0..image.functions().len())
         .step_by(every)
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
         .collect();
     let begun = Instant::now();
-    let plan = Plan::new(functions, &Profile::default(), order);
+    let plan = LayoutPlan::new(functions, &Profile::default(), order);
     let end = image
         .segments()
         .last()
@@ -79,7 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     indirect += function
                         .blocks
                         .iter()
-                        .filter(|block| block.exit == code_layout::Exit::Indirect)
+                        .filter(|block| block.exit == code_layout::Terminator::Indirect)
                         .count();
                     match function.entry {
                         Ok(()) => entries += 1,
@@ -98,7 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             image.vtables().len(),
             begun.elapsed(),
         );
-        for order in [Order::Original, Order::Random(1)] {
+        for order in [LayoutOrder::Original, LayoutOrder::Random(1)] {
             emit_all(&image, order, every)?;
         }
     }

@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, OpKind};
 use crate::counters::FlowEdge;
 use crate::emitted::CounterAddressing;
 use crate::flags::LiveFlags;
-use crate::flow::{Block, Exit};
+use crate::flow::{BasicBlock, Terminator};
 use crate::image::Image;
 use crate::instruction::Kind;
 use crate::operands::got_slot;
@@ -45,7 +45,7 @@ pub(crate) enum Field {
 
 /// One new instruction.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
+pub(crate) struct EmittedInstruction {
     pub(crate) bytes: [u8; 15],
     pub(crate) len: u8,
     pub(crate) reference: Option<(Field, Target)>,
@@ -62,7 +62,7 @@ pub(crate) struct Item {
 /// A function's items; `starts` has the index of the first item of each piece.
 #[derive(Debug, Clone)]
 pub(crate) struct Assembled {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<EmittedInstruction>,
     pub(crate) starts: Vec<usize>,
     /// Where code that is entered from outside begins: (old address, piece).
     pub(crate) entries: Vec<(u64, usize)>,
@@ -86,7 +86,7 @@ struct Assembler<'a> {
     edge_piece: Vec<Option<usize>>,
     /// Indices of the edges that leave a block.
     edges_from: HashMap<usize, Vec<usize>>,
-    items: Vec<Item>,
+    items: Vec<EmittedInstruction>,
     tables: Vec<(usize, Vec<Target>)>,
 }
 
@@ -167,7 +167,7 @@ impl Assembler<'_> {
         let function = &self.planned.function;
         let block = function.blocks[id].clone();
         let table = match block.exit {
-            Exit::Table(table) => Some(table),
+            Terminator::Table(table) => Some(table),
             _ => None,
         };
         let bytes = self
@@ -183,7 +183,7 @@ impl Assembler<'_> {
                 if let Some(edge) = self.leaving(id) {
                     self.count(&edge, at, true);
                 }
-                if matches!(block.exit, Exit::Jump(_) | Exit::Branch(_)) {
+                if matches!(block.exit, Terminator::Jump(_) | Terminator::Branch(_)) {
                     break;
                 }
             }
@@ -206,13 +206,13 @@ impl Assembler<'_> {
     }
 
     /// What stands behind a block's last copied instruction.
-    fn end(&mut self, id: usize, block: &Block, place: usize) {
+    fn end(&mut self, id: usize, block: &BasicBlock, place: usize) {
         match block.exit {
-            Exit::FallThrough | Exit::Trap => {
+            Terminator::FallThrough | Terminator::Trap => {
                 let to = self.edge_target(id, block.end, false);
                 self.go_on(to, block.end, place);
             }
-            Exit::Jump(target) => {
+            Terminator::Jump(target) => {
                 let to = self.edge_target(id, target, false);
                 let slot = match to {
                     Target::Code(stub) => self.context.image.plt_slot(stub),
@@ -226,7 +226,7 @@ impl Assembler<'_> {
                     self.jump(None, to, block.last, true);
                 }
             }
-            Exit::Branch(target) => {
+            Terminator::Branch(target) => {
                 let taken = self.edge_target(id, target, true);
                 let falls = self.edge_target(id, block.end, false);
                 let condition = self.condition(block.last);
@@ -237,7 +237,7 @@ impl Assembler<'_> {
                     self.go_on(falls, block.end, place);
                 }
             }
-            Exit::Table(_) | Exit::Indirect | Exit::End => {}
+            Terminator::Table(_) | Terminator::Indirect | Terminator::End => {}
         }
     }
 
@@ -287,7 +287,7 @@ impl Assembler<'_> {
     }
 
     fn jump(&mut self, condition: Option<u8>, to: Target, origin: u64, copied: bool) {
-        self.items.push(Item {
+        self.items.push(EmittedInstruction {
             bytes: [0; 15],
             len: 0,
             reference: Some((Field::Jump(condition), to)),
@@ -339,7 +339,7 @@ impl Assembler<'_> {
 
     /// A call or jump to what a slot holds: at once if that is known and within reach, else through
     /// the slot.
-    fn through_slot(&self, is_call: bool, slot: u64) -> Item {
+    fn through_slot(&self, is_call: bool, slot: u64) -> EmittedInstruction {
         match (self.context.resolve)(slot) {
             Some(to) => {
                 let opcode = if is_call { 0xe8 } else { 0xe9 };
@@ -353,7 +353,7 @@ impl Assembler<'_> {
     }
 
     /// The load from a table, with room for the new table's address.
-    fn table_load(&self, instruction: &Instruction, table: usize) -> Option<Item> {
+    fn table_load(&self, instruction: &Instruction, table: usize) -> Option<EmittedInstruction> {
         let mut wide = *instruction;
         wide.set_memory_displ_size(8);
         // Any value that needs 32 bits: the real one is written when it is known.
@@ -431,14 +431,14 @@ impl Assembler<'_> {
     }
 }
 
-fn referring(bytes: &[u8], field: usize, target: Target) -> Item {
+fn referring(bytes: &[u8], field: usize, target: Target) -> EmittedInstruction {
     let mut item = raw(bytes);
     item.reference = Some((Field::Relative(field), target));
     item
 }
 
-fn raw(bytes: &[u8]) -> Item {
-    let mut item = Item {
+fn raw(bytes: &[u8]) -> EmittedInstruction {
+    let mut item = EmittedInstruction {
         bytes: [0; 15],
         len: 0,
         reference: None,

@@ -7,7 +7,7 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 use crate::operands::writes;
-use crate::walk::Walk;
+use crate::walk::Disassembly;
 
 /// More entries than any compiler's switch has; bounds the work on a malformed file.
 const ENTRIES_MAX: u64 = 1 << 16;
@@ -15,7 +15,7 @@ const ENTRIES_MAX: u64 = 1 << 16;
 const GUARD_BLOCKS_MAX: usize = 4;
 
 /// How many entries the load at `load` with this index register may read.
-pub(crate) fn entries(walk: &Walk<'_>, load: u64, index: Register) -> Option<u64> {
+pub(crate) fn entries(walk: &Disassembly<'_>, load: u64, index: Register) -> Option<u64> {
     let mut index = Index {
         place: Place::Register(index.full_register()),
         bits: 64,
@@ -31,7 +31,7 @@ pub(crate) fn entries(walk: &Walk<'_>, load: u64, index: Register) -> Option<u64
 }
 
 /// By a comparison or a mask before `at`; leaves behind how far back the index was followed.
-fn compared(walk: &Walk<'_>, mut at: u64, index: &mut Index) -> Option<u64> {
+fn compared(walk: &Disassembly<'_>, mut at: u64, index: &mut Index) -> Option<u64> {
     for _ in 0..GUARD_BLOCKS_MAX {
         for instruction in walk.backwards(at) {
             at = instruction.ip();
@@ -56,7 +56,7 @@ fn compared(walk: &Walk<'_>, mut at: u64, index: &mut Index) -> Option<u64> {
 }
 
 /// Whether the index, followed back from `at`, turns out to have at most so many bits.
-fn is_narrow(walk: &Walk<'_>, mut at: u64, mut index: Index, bits: u32) -> bool {
+fn is_narrow(walk: &Disassembly<'_>, mut at: u64, mut index: Index, bits: u32) -> bool {
     for _ in 0..GUARD_BLOCKS_MAX {
         for instruction in walk.backwards(at) {
             at = instruction.ip();
@@ -134,7 +134,11 @@ impl Memory {
 impl Index {
     /// Goes back over an instruction. `Some(Some(n))`: the index is below n. `None`: its origin is
     /// lost.
-    fn step_back(&mut self, walk: &Walk<'_>, instruction: &Instruction) -> Option<Option<u64>> {
+    fn step_back(
+        &mut self,
+        walk: &Disassembly<'_>,
+        instruction: &Instruction,
+    ) -> Option<Option<u64>> {
         let register = match self.place {
             Place::Register(register) => register,
             Place::Memory(memory) => return keeps(walk, instruction, &memory).then_some(None),
@@ -182,7 +186,7 @@ impl Index {
 }
 
 /// Whether an instruction leaves a place in memory and its address as they are.
-fn keeps(walk: &Walk<'_>, instruction: &Instruction, memory: &Memory) -> bool {
+fn keeps(walk: &Disassembly<'_>, instruction: &Instruction, memory: &Memory) -> bool {
     if instruction.is_call_near() || instruction.is_call_near_indirect() {
         return false;
     }
@@ -221,7 +225,12 @@ fn is_high_byte(register: Register) -> bool {
 
 /// What an unsigned comparison before a conditional jump says of the index where the jump went this
 /// way.
-fn guard(walk: &Walk<'_>, branch: &Instruction, taken: bool, mut index: Index) -> Option<u64> {
+fn guard(
+    walk: &Disassembly<'_>,
+    branch: &Instruction,
+    taken: bool,
+    mut index: Index,
+) -> Option<u64> {
     let inclusive = match (branch.mnemonic(), taken) {
         (Mnemonic::Ja, false) | (Mnemonic::Jbe, true) => true,
         (Mnemonic::Jae, false) | (Mnemonic::Jb, true) => false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::flow::{Exit, Function};
+use crate::flow::{Function, Terminator};
 use crate::profile::{Edge, FunctionCounts};
 
 /// Taken branches, and the straight runs of code between them.
@@ -87,7 +87,7 @@ impl Branches {
                 if first <= block.start {
                     *blocks.entry(start).or_default() += count;
                 }
-                let goes_on = matches!(block.exit, Exit::FallThrough | Exit::Branch(_));
+                let goes_on = matches!(block.exit, Terminator::FallThrough | Terminator::Branch(_));
                 if last < block.end || !goes_on || function.block_at(block.end).is_none() {
                     break;
                 }
@@ -115,7 +115,7 @@ impl Branches {
         for block in function
             .blocks
             .iter()
-            .filter(|block| block.exit == Exit::FallThrough)
+            .filter(|block| block.exit == Terminator::FallThrough)
         {
             let (start, end) = (function.offset(block.start), function.offset(block.end));
             if let (Some(left), Some(entered)) = (blocks.get(&start), blocks.get(&end)) {

@@ -8,9 +8,9 @@ use crate::error::Error;
 use crate::flow::Function;
 use crate::image::Image;
 use crate::jump_table::JumpTable;
-use crate::map::Mapping;
+use crate::map::InstructionMapping;
 use crate::operands::got_slot;
-use crate::plan::Plan;
+use crate::plan::LayoutPlan;
 
 /// Jumps to jumps that are followed when two places are compared.
 const JUMPS_MAX: usize = 16;
@@ -26,7 +26,7 @@ const JUMPS_MAX: usize = 16;
 /// [`Error::Wrong`] with the first difference.
 pub fn check(
     image: &Image,
-    plan: &Plan,
+    plan: &LayoutPlan,
     placement: &Placement,
     emitted: &Emitted,
 ) -> Result<(), Error> {
@@ -90,7 +90,7 @@ impl Checker<'_> {
         self.placement.load_bias.wrapping_add(vaddr)
     }
 
-    fn mapping(&self, at: u64) -> Result<Mapping, Error> {
+    fn mapping(&self, at: u64) -> Result<InstructionMapping, Error> {
         match self.emitted.map.at(at) {
             Some(mapping) => Ok(*mapping),
             None => self.wrong(at, "no instruction is known to begin here"),
@@ -182,7 +182,7 @@ impl Checker<'_> {
     fn copied(
         &self,
         function: &Function,
-        mapping: &Mapping,
+        mapping: &InstructionMapping,
         new: &Instruction,
     ) -> Result<Option<u64>, Error> {
         let old = self.old_at(mapping.origin);

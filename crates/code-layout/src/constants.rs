@@ -7,7 +7,7 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Regi
 use crate::instruction::Kind;
 use crate::jump_table::JumpTable;
 use crate::operands::writes;
-use crate::walk::Walk;
+use crate::walk::Disassembly;
 
 /// A register's value on all paths seen so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct Constants {
 impl Constants {
     /// Follows all paths; a jump through an unknown table leads nowhere here, so the result only
     /// holds where there is none left.
-    pub(crate) fn new(walk: &Walk<'_>, tables: &[JumpTable]) -> Self {
+    pub(crate) fn new(walk: &Disassembly<'_>, tables: &[JumpTable]) -> Self {
         let mut starts: BTreeMap<u64, Registers> = BTreeMap::new();
         let mut work: Vec<u64> = walk
             .leaders()
@@ -102,7 +102,7 @@ impl Constants {
     }
 
     /// What a register holds before the instruction at `vaddr`.
-    pub(crate) fn at(&self, walk: &Walk<'_>, vaddr: u64, register: Register) -> Option<u64> {
+    pub(crate) fn at(&self, walk: &Disassembly<'_>, vaddr: u64, register: Register) -> Option<u64> {
         let (&start, held) = self.starts.range(..=vaddr).next_back()?;
         let mut held = *held;
         let mut at = start;
@@ -118,7 +118,7 @@ impl Constants {
     }
 
     /// The address that an instruction puts into a register by itself.
-    pub(crate) fn loaded(walk: &Walk<'_>, instruction: &Instruction) -> Option<u64> {
+    pub(crate) fn loaded(walk: &Disassembly<'_>, instruction: &Instruction) -> Option<u64> {
         match instruction.mnemonic() {
             Mnemonic::Lea if instruction.is_ip_rel_memory_operand() => {
                 (instruction.code() == Code::Lea_r64_m).then(|| instruction.ip_rel_memory_address())
@@ -138,7 +138,7 @@ impl Constants {
     }
 }
 
-fn step(walk: &Walk<'_>, instruction: &Instruction, held: &mut Registers) {
+fn step(walk: &Disassembly<'_>, instruction: &Instruction, held: &mut Registers) {
     let set = Constants::loaded(walk, instruction)
         .map(Held::Address)
         .or_else(|| {
@@ -175,7 +175,7 @@ fn number(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-impl Walk<'_> {
+impl Disassembly<'_> {
     /// Whether an instruction may change a register (any part of it), a call what it need not
     /// preserve.
     pub(crate) fn writes_register(&self, instruction: &Instruction, register: Register) -> bool {

@@ -2,7 +2,7 @@
 //! tree suffice (D. E. Knuth and F. R. Stevenson, "Optimal measurement points for program frequency
 //! counts", BIT 13, 1973), and the heavier the tree, the cheaper the counting.
 
-use crate::flow::{BlockId, Exit, Function};
+use crate::flow::{BlockId, Function, Terminator};
 
 /// An edge of a function's flow, with the outside as one more place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +47,13 @@ pub(crate) fn edges(function: &Function, emitted: &[bool], roots: &[BlockId]) ->
             counter: None,
         };
         match &block.exit {
-            Exit::FallThrough | Exit::Trap => edges.push(edge(block.end, false)),
-            Exit::Jump(target) => edges.push(edge(*target, false)),
-            Exit::Branch(target) => {
+            Terminator::FallThrough | Terminator::Trap => edges.push(edge(block.end, false)),
+            Terminator::Jump(target) => edges.push(edge(*target, false)),
+            Terminator::Branch(target) => {
                 edges.push(edge(*target, true));
                 edges.push(edge(block.end, false));
             }
-            Exit::Table(_) => {
+            Terminator::Table(_) => {
                 edges.extend(
                     function
                         .successors(block)
@@ -61,7 +61,7 @@ pub(crate) fn edges(function: &Function, emitted: &[bool], roots: &[BlockId]) ->
                         .map(|to| edge(to, true)),
                 );
             }
-            Exit::Indirect | Exit::End => edges.push(FlowEdge {
+            Terminator::Indirect | Terminator::End => edges.push(FlowEdge {
                 from: Some(id),
                 to: None,
                 target: None,

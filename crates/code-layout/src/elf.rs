@@ -18,7 +18,7 @@ const DYNAMIC_ENTRIES_MAX: u64 = 1024;
 
 /// A loaded part of the file (`PT_LOAD`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
+pub struct LoadSegment {
     /// Where it is loaded, before the load bias.
     pub vaddr: u64,
     /// Bytes in memory.
@@ -45,7 +45,7 @@ pub(crate) enum Value {
 /// A file's headers and relocations, with the bytes.
 pub(crate) struct Elf {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) segments: Vec<LoadSegment>,
     pub(crate) position_independent: bool,
     pub(crate) entry: u64,
     pub(crate) build_id: Option<Vec<u8>>,
@@ -90,7 +90,7 @@ fn check_machine(bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// `None` of one that lies outside the file or memory.
-fn segment_of(program: &ProgramHeader64<LittleEndian>, file_len: u64) -> Option<Segment> {
+fn segment_of(program: &ProgramHeader64<LittleEndian>, file_len: u64) -> Option<LoadSegment> {
     let vaddr = program.p_vaddr(ENDIAN);
     let memory_bytes = program.p_memsz(ENDIAN);
     let file_offset = program.p_offset(ENDIAN);
@@ -106,7 +106,7 @@ fn segment_of(program: &ProgramHeader64<LittleEndian>, file_len: u64) -> Option<
         return None;
     }
     let flags = program.p_flags(ENDIAN);
-    Some(Segment {
+    Some(LoadSegment {
         vaddr,
         memory_bytes,
         file_offset,

@@ -7,13 +7,13 @@ use crate::emitted::{CounterAddressing, Emitted, Placement};
 use crate::error::Error;
 use crate::image::Image;
 use crate::link::Linker;
-use crate::plan::Plan;
+use crate::plan::LayoutPlan;
 
 /// Emits a plan.
 ///
 /// # Errors
 /// The cache is too small or out of reach, or the counters cannot be addressed.
-pub fn emit(image: &Image, plan: &Plan, placement: &Placement) -> Result<Emitted, Error> {
+pub fn emit(image: &Image, plan: &LayoutPlan, placement: &Placement) -> Result<Emitted, Error> {
     let counters = check_counters(plan, placement)?;
     let cache = placement.cache_address
         ..placement
@@ -42,7 +42,10 @@ pub fn emit(image: &Image, plan: &Plan, placement: &Placement) -> Result<Emitted
     linker.finish()
 }
 
-fn check_counters(plan: &Plan, placement: &Placement) -> Result<Option<CounterAddressing>, Error> {
+fn check_counters(
+    plan: &LayoutPlan,
+    placement: &Placement,
+) -> Result<Option<CounterAddressing>, Error> {
     if plan.counters() == 0 {
         return Ok(None);
     }

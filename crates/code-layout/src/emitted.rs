@@ -26,7 +26,8 @@ pub struct Placement {
     pub patches: PatchSelection,
 }
 
-/// Where a counting plan's counters are: [`crate::Plan::counters`] times 8 bytes, zeroed, writable.
+/// Where a counting plan's counters are: [`crate::LayoutPlan::counters`] times 8 bytes, zeroed,
+/// writable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterArea {
     /// Runtime address of the first counter.

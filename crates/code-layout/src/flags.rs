@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register, RflagsBits};
 
-use crate::flow::{Block, Exit, Function};
+use crate::flow::{BasicBlock, Function, Terminator};
 use crate::image::Image;
 
 /// What `inc` changes: all arithmetic flags but the carry.
@@ -58,10 +58,10 @@ impl LiveFlags {
     }
 }
 
-fn live_behind(function: &Function, block: &Block, starts: &BTreeMap<u64, u32>) -> u32 {
+fn live_behind(function: &Function, block: &BasicBlock, starts: &BTreeMap<u64, u32>) -> u32 {
     match block.exit {
         // By the calling convention nothing; hand-written code may have its own.
-        Exit::Indirect | Exit::End | Exit::Trap => CHANGED,
+        Terminator::Indirect | Terminator::End | Terminator::Trap => CHANGED,
         _ => function
             .successors(block)
             .iter()
@@ -71,7 +71,7 @@ fn live_behind(function: &Function, block: &Block, starts: &BTreeMap<u64, u32>) 
 }
 
 /// Flags that a block reads before it sets them, and those that it surely sets.
-fn effect(image: &Image, block: &Block) -> (u32, u32) {
+fn effect(image: &Image, block: &BasicBlock) -> (u32, u32) {
     let bytes = image
         .read(block.start, block.end - block.start)
         .unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use iced_x86::FlowControl;
 
+use crate::address_taken;
 use crate::binary::{ENTRY_BYTES, FunctionId};
 use crate::error::{Skip, Skipped};
 use crate::image::Image;
@@ -9,9 +10,8 @@ use crate::instruction::Kind;
 use crate::jump_table::JumpTable;
 use crate::lsda::Lsda;
 use crate::tables;
-use crate::taken;
 use crate::unwind::Unwind;
-use crate::walk::Walk;
+use crate::walk::Disassembly;
 
 /// Index of a block in [`Function::blocks`].
 pub type BlockId = usize;
@@ -26,7 +26,7 @@ pub struct Function {
     /// Address behind its last byte (vaddr).
     pub end: u64,
     /// All blocks that were reached, in order of their start; the entry is the one at `start`.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BasicBlock>,
     /// Direct calls, and direct jumps out of the function, in order of their address.
     pub calls: Vec<Call>,
     /// Jump tables that were recognised and verified.
@@ -39,7 +39,7 @@ pub struct Function {
 
 /// Instructions that run one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
+pub struct BasicBlock {
     /// Address of the first instruction (vaddr).
     pub start: u64,
     /// Address behind the last one (vaddr).
@@ -49,7 +49,7 @@ pub struct Block {
     /// How many instructions.
     pub instructions: u32,
     /// Where it goes on.
-    pub exit: Exit,
+    pub exit: Terminator,
     /// Why it stays in old code, if it does.
     pub stays: Option<Skip>,
     /// Something outside the function leads here: its callers, its cold part, an address taken.
@@ -69,7 +69,7 @@ pub struct Call {
 
 /// How a block ends. Targets are vaddrs; one that no block of the function starts at lies outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exit {
+pub enum Terminator {
     /// Goes on at `end` without a branch.
     FallThrough,
     /// A direct jump.
@@ -112,18 +112,18 @@ impl Function {
 
     /// Where a block may go on, as vaddrs; without what calls return to, which is in the block.
     #[must_use]
-    pub fn successors(&self, block: &Block) -> Vec<u64> {
+    pub fn successors(&self, block: &BasicBlock) -> Vec<u64> {
         match &block.exit {
-            Exit::FallThrough => vec![block.end],
-            Exit::Jump(target) => vec![*target],
-            Exit::Branch(target) => vec![*target, block.end],
-            Exit::Table(table) => {
+            Terminator::FallThrough => vec![block.end],
+            Terminator::Jump(target) => vec![*target],
+            Terminator::Branch(target) => vec![*target, block.end],
+            Terminator::Table(table) => {
                 let mut targets = self.tables[*table].targets.clone();
                 targets.sort_unstable();
                 targets.dedup();
                 targets
             }
-            Exit::Indirect | Exit::End | Exit::Trap => Vec::new(),
+            Terminator::Indirect | Terminator::End | Terminator::Trap => Vec::new(),
         }
     }
 }
@@ -163,7 +163,7 @@ fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
         .collect();
     let pads: Vec<u64> = lsda.iter().flat_map(Lsda::pads).filter(inside).collect();
 
-    let mut walk = Walk::new(image, range);
+    let mut walk = Disassembly::new(image, range);
     walk.root(range.start);
     for pad in &pads {
         walk.root(*pad);
@@ -173,7 +173,7 @@ fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     }
     let tables = tables::resolve(&mut walk);
     walk.check_overlaps()?;
-    let kept = taken::kept(&walk, id, &tables)?;
+    let kept = address_taken::kept(&walk, id, &tables)?;
     let mut skipped = Skipped::new();
     let mut blocks = build_blocks(&walk, &tables, &mut skipped);
     let (mut kept, mut kept_to) = (kept.into_iter().peekable(), 0);
@@ -219,20 +219,24 @@ fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     Ok(function)
 }
 
-fn build_blocks(walk: &Walk<'_>, tables: &[JumpTable], skipped: &mut Skipped) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut open: Option<Block> = None;
+fn build_blocks(
+    walk: &Disassembly<'_>,
+    tables: &[JumpTable],
+    skipped: &mut Skipped,
+) -> Vec<BasicBlock> {
+    let mut blocks: Vec<BasicBlock> = Vec::new();
+    let mut open: Option<BasicBlock> = None;
     for instruction in walk.sorted() {
         let (at, next) = (instruction.ip(), instruction.next_ip());
         if walk.is_leader(at) || open.as_ref().is_some_and(|block| block.end != at) {
             blocks.extend(open.take());
         }
-        let block = open.get_or_insert(Block {
+        let block = open.get_or_insert(BasicBlock {
             start: at,
             end: next,
             last: at,
             instructions: 0,
-            exit: Exit::FallThrough,
+            exit: Terminator::FallThrough,
             stays: None,
             root: false,
             landing_pad: false,
@@ -243,18 +247,18 @@ fn build_blocks(walk: &Walk<'_>, tables: &[JumpTable], skipped: &mut Skipped) ->
         let kind = Kind::of(walk.image, instruction);
         block.exit = match walk.stays(instruction, kind) {
             Kind::Next | Kind::Call(_) => continue,
-            Kind::Jump(target) => Exit::Jump(target),
-            Kind::Branch(target) => Exit::Branch(target),
+            Kind::Jump(target) => Terminator::Jump(target),
+            Kind::Branch(target) => Terminator::Branch(target),
             Kind::IndirectJump => tables
                 .iter()
                 .position(|table| table.jump == at)
-                .map_or(Exit::Indirect, Exit::Table),
-            Kind::Return => Exit::End,
-            Kind::Trap => Exit::Trap,
+                .map_or(Terminator::Indirect, Terminator::Table),
+            Kind::Return => Terminator::End,
+            Kind::Trap => Terminator::Trap,
             Kind::Stays(skip, target) => {
                 block.stays = Some(skip);
                 *skipped.entry(skip).or_default() += 1;
-                target.map_or(Exit::FallThrough, Exit::Branch)
+                target.map_or(Terminator::FallThrough, Terminator::Branch)
             }
         };
         blocks.extend(open.take());
@@ -263,7 +267,7 @@ fn build_blocks(walk: &Walk<'_>, tables: &[JumpTable], skipped: &mut Skipped) ->
     blocks
 }
 
-fn calls(walk: &Walk<'_>) -> Vec<Call> {
+fn calls(walk: &Disassembly<'_>) -> Vec<Call> {
     walk.sorted()
         .filter_map(|instruction| {
             let target = match walk.stays(instruction, Kind::of(walk.image, instruction)) {
@@ -284,7 +288,7 @@ fn calls(walk: &Walk<'_>) -> Vec<Call> {
 /// Whether 5 bytes at the entry may become a jump: no thread may come to stand inside them but by
 /// running through them.
 fn check_entry(
-    walk: &Walk<'_>,
+    walk: &Disassembly<'_>,
     unwind: &Unwind,
     referred: &[u64],
     unknown_jumps: &[u64],

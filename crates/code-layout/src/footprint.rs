@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::emitted::Emitted;
-use crate::flow::Exit;
-use crate::plan::{Plan, PlannedFunction};
+use crate::flow::Terminator;
+use crate::plan::{LayoutPlan, PlannedFunction};
 use crate::profile::Profile;
 
 /// A cache line of x86-64, in bytes.
@@ -70,7 +70,11 @@ impl Footprint {
 /// Of the functions of a plan: where they lie in the file (pages of vaddrs), and where they were
 /// emitted (pages of runtime addresses).
 #[must_use]
-pub fn footprints(plan: &Plan, emitted: &Emitted, profile: &Profile) -> (Footprint, Footprint) {
+pub fn footprints(
+    plan: &LayoutPlan,
+    emitted: &Emitted,
+    profile: &Profile,
+) -> (Footprint, Footprint) {
     let (mut before, mut after) = (Footprint::default(), Footprint::default());
     let mut lines = BTreeSet::new();
     let mut hot: Vec<(u64, u64)> = Vec::new();
@@ -123,7 +127,7 @@ fn branches(planned: &PlannedFunction, edges: &[crate::profile::Edge]) -> (u64, 
     let (mut all, mut taken, mut taken_after) = (0, 0, 0);
     for (index, id) in order.iter().enumerate() {
         let block = &function.blocks[*id];
-        let Exit::Branch(target) = block.exit else {
+        let Terminator::Branch(target) = block.exit else {
             continue;
         };
         let (to_target, to_next) = (count(block.start, target), count(block.start, block.end));

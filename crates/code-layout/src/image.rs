@@ -5,7 +5,7 @@ use std::fmt;
 use crate::binary::{Binary, FunctionId, GotSlot};
 use crate::build_id::BuildId;
 use crate::caller_sensitive::{is_caller_sensitive, is_caller_sensitive_slot};
-use crate::elf::Segment;
+use crate::elf::LoadSegment;
 use crate::error::{Error, Skip};
 use crate::lsda::Lsda;
 use crate::sweep::Sweep;
@@ -51,7 +51,7 @@ impl Image {
 
     /// What is loaded, in order of address.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[LoadSegment] {
         &self.binary.elf.segments
     }
 

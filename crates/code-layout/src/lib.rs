@@ -11,6 +11,7 @@
 //! for what was emitted.
 #![forbid(unsafe_code)]
 
+mod address_taken;
 mod assemble;
 mod binary;
 mod bounds;
@@ -45,7 +46,6 @@ mod runtimes;
 mod sweep;
 mod symbols;
 mod tables;
-mod taken;
 mod unwind;
 mod vtable;
 mod walk;
@@ -54,19 +54,19 @@ pub use binary::{FunctionId, GotSlot, build_id, defines, preflight, unwinds_by_i
 pub use branches::Branches;
 pub use build_id::BuildId;
 pub use check::check;
-pub use elf::Segment;
+pub use elf::LoadSegment;
 pub use emit::emit;
 pub use emitted::{
     CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
 };
 pub use error::{Error, Skip, Skipped};
-pub use flow::{Block, BlockId, Call, Exit, Function};
+pub use flow::{BasicBlock, BlockId, Call, Function, Terminator};
 pub use footprint::{Footprint, footprints};
 pub use image::Image;
 pub use jump_table::JumpTable;
 pub use lookup::Lookup;
-pub use map::{AddressMap, Mapping};
-pub use plan::{Order, Plan};
+pub use map::{AddressMap, InstructionMapping};
+pub use plan::{LayoutOrder, LayoutPlan};
 pub use profile::{Edge, FunctionCounts, Profile};
 pub use symbols::symbol_file;
 pub use unwind::FunctionRange;

@@ -4,16 +4,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::assemble::{Assembled, Field, Item, Target};
+use crate::assemble::{Assembled, EmittedInstruction, Field, Target};
 use crate::emitted::{Emitted, Placement};
 use crate::error::{Error, Skip, Skipped};
 use crate::frames::{self, NewFrame};
 use crate::image::Image;
 use crate::lookup::{self, Lookup};
 use crate::lsda::Lsda;
-use crate::map::{AddressMap, Mapping};
+use crate::map::{AddressMap, InstructionMapping};
 use crate::patches::{self, Links};
-use crate::plan::{Plan, PlannedFunction};
+use crate::plan::{LayoutPlan, PlannedFunction};
 use crate::unwind::{Cfa, Row, STACK_POINTER, Unwind};
 
 /// Functions begin at multiples of this, as compilers align them.
@@ -33,7 +33,7 @@ struct Placed<'a> {
 
 pub(crate) struct Linker<'a> {
     image: &'a Image,
-    plan: &'a Plan,
+    plan: &'a LayoutPlan,
     placement: &'a Placement,
     functions: Vec<Placed<'a>>,
     /// Emitted code that is entered from elsewhere: old address to offset.
@@ -45,7 +45,7 @@ pub(crate) struct Linker<'a> {
 }
 
 impl<'a> Linker<'a> {
-    pub(crate) fn new(image: &'a Image, plan: &'a Plan, placement: &'a Placement) -> Self {
+    pub(crate) fn new(image: &'a Image, plan: &'a LayoutPlan, placement: &'a Placement) -> Self {
         Self {
             image,
             plan,
@@ -292,7 +292,7 @@ impl<'a> Linker<'a> {
         for (index, item) in placed.assembled.items.iter().enumerate() {
             let (at, end) = (placed.offsets[index], placed.offsets[index + 1]);
             let new = self.runtime(at);
-            map.by_new.push(Mapping {
+            map.by_new.push(InstructionMapping {
                 new,
                 len: u8::try_from(end - at).unwrap_or(u8::MAX),
                 old: item.same_state.then_some(item.origin),
@@ -457,7 +457,7 @@ fn rows(placed: &Placed<'_>, start: usize) -> Vec<(u32, Row)> {
     rows
 }
 
-fn item_row(placed: &Placed<'_>, item: &Item) -> Option<Row> {
+fn item_row(placed: &Placed<'_>, item: &EmittedInstruction) -> Option<Row> {
     let mut row = placed.unwind.row(item.origin)?.clone();
     // What a counter pushes lies between the stack pointer and the frame.
     if let Cfa::Register(STACK_POINTER, offset) = &mut row.cfa {

@@ -2,7 +2,7 @@
 
 /// One emitted instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
+pub struct InstructionMapping {
     /// Its runtime address in the code cache.
     pub new: u64,
     /// Its length in bytes.
@@ -20,7 +20,7 @@ pub struct Mapping {
 /// Emitted instructions, in order of their new address.
 #[derive(Debug, Clone, Default)]
 pub struct AddressMap {
-    pub(crate) by_new: Vec<Mapping>,
+    pub(crate) by_new: Vec<InstructionMapping>,
     /// (old, new) of each copied instruction, in order of the old address.
     pub(crate) by_old: Vec<(u64, u64)>,
 }
@@ -28,13 +28,13 @@ pub struct AddressMap {
 impl AddressMap {
     /// All emitted instructions, in order of their new address.
     #[must_use]
-    pub fn instructions(&self) -> &[Mapping] {
+    pub fn instructions(&self) -> &[InstructionMapping] {
         &self.by_new
     }
 
     /// The instruction that begins at a runtime address of the code cache.
     #[must_use]
-    pub fn at(&self, new: u64) -> Option<&Mapping> {
+    pub fn at(&self, new: u64) -> Option<&InstructionMapping> {
         let index = self
             .by_new
             .binary_search_by_key(&new, |mapping| mapping.new);

@@ -6,13 +6,13 @@ use crate::binary::ENTRY_BYTES;
 use crate::emitted::{CallSites, Patch, PatchKind, Placement};
 use crate::error::{Skip, Skipped};
 use crate::image::Image;
-use crate::plan::Plan;
+use crate::plan::LayoutPlan;
 use crate::sweep;
 
 /// New code at an old function's start, and where a table's entries lead now.
 pub(crate) struct Links<'a> {
     pub(crate) image: &'a Image,
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a LayoutPlan,
     pub(crate) placement: &'a Placement,
     /// Old start of a block to runtime address of its copy.
     pub(crate) entries: HashMap<u64, u64>,

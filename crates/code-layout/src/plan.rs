@@ -11,13 +11,13 @@ use crate::call_graph;
 use crate::counters::{self, FlowEdge};
 use crate::error::{Skip, Skipped};
 use crate::ext_tsp;
-use crate::flow::{BlockId, Exit, Function};
+use crate::flow::{BlockId, Function, Terminator};
 use crate::image::Image;
 use crate::profile::{Edge, FunctionCounts, Profile};
 
 /// How blocks and functions are put in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum LayoutOrder {
     /// By the profile: blocks by ext-TSP, functions by the call graph; blocks that did not run are
     /// left out.
     Profiled,
@@ -29,7 +29,7 @@ pub enum Order {
 
 /// Functions, and which blocks of each in which order. [`crate::emit`] turns it into code.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LayoutPlan {
     pub(crate) functions: Vec<PlannedFunction>,
     pub(crate) counters: usize,
     pub(crate) skipped: Skipped,
@@ -62,16 +62,16 @@ impl PlannedFunction {
     }
 }
 
-impl Plan {
+impl LayoutPlan {
     /// A layout by a profile, or by none.
     #[must_use]
-    pub fn new(functions: Vec<Function>, profile: &Profile, order: Order) -> Self {
+    pub fn new(functions: Vec<Function>, profile: &Profile, order: LayoutOrder) -> Self {
         let mut skipped = Skipped::new();
         let mut planned = Vec::new();
         let mut weights = Vec::new();
         let mut random = match order {
-            Order::Random(seed) => Some(ChaCha8Rng::seed_from_u64(seed)),
-            Order::Profiled | Order::Original => None,
+            LayoutOrder::Random(seed) => Some(ChaCha8Rng::seed_from_u64(seed)),
+            LayoutOrder::Profiled | LayoutOrder::Original => None,
         };
         for function in functions {
             for (skip, count) in &function.skipped {
@@ -79,8 +79,8 @@ impl Plan {
             }
             let flow = Flow::of(&function, profile);
             let mut blocks = match order {
-                Order::Profiled => profiled_order(&function, &flow),
-                Order::Original | Order::Random(_) => emittable(&function).collect(),
+                LayoutOrder::Profiled => profiled_order(&function, &flow),
+                LayoutOrder::Original | LayoutOrder::Random(_) => emittable(&function).collect(),
             };
             if let Some(random) = &mut random {
                 blocks.shuffle(random);
@@ -98,7 +98,7 @@ impl Plan {
             });
         }
         let functions = match (order, random) {
-            (Order::Profiled, _) => by_call_graph(planned, &weights),
+            (LayoutOrder::Profiled, _) => by_call_graph(planned, &weights),
             (_, Some(mut random)) => {
                 planned.shuffle(&mut random);
                 planned
@@ -116,7 +116,7 @@ impl Plan {
     /// `profile` (of samples, or an earlier one) tells which edges are cold; an empty one will do.
     #[must_use]
     pub fn counting(functions: Vec<Function>, profile: &Profile) -> Self {
-        let mut plan = Self::new(functions, profile, Order::Original);
+        let mut plan = Self::new(functions, profile, LayoutOrder::Original);
         for planned in &mut plan.functions {
             let function = &planned.function;
             let mut emitted = vec![false; function.blocks.len()];
@@ -251,7 +251,10 @@ fn with_counters(function: &Function, order: &[Piece], edges: &[FlowEdge]) -> Ve
         pieces.push(piece);
         let exit = &function.blocks[id].exit;
         pieces.extend(behind.get(&id));
-        falls_into_next = matches!(exit, Exit::FallThrough | Exit::Branch(_) | Exit::Trap);
+        falls_into_next = matches!(
+            exit,
+            Terminator::FallThrough | Terminator::Branch(_) | Terminator::Trap
+        );
     }
     pieces.extend(aside);
     let taken = counted().filter(|(edge, _)| edge.from.is_some() && edge.taken);

@@ -17,11 +17,11 @@ use crate::operands::got_slot;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Taken {
     pub(crate) target: u64,
-    pub(crate) holder: Holder,
+    pub(crate) holder: AddressHolder,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Holder {
+pub(crate) enum AddressHolder {
     /// An instruction of this function, or of none; perhaps by a slot that it reads.
     Code(Option<FunctionId>),
     /// The 8 bytes at this address.
@@ -77,7 +77,7 @@ fn sweep(binary: &Binary) -> Sweep {
         data.extend(read_only(binary, target));
         if inner(target).is_some() {
             held.insert(slot, target);
-            let holder = Holder::Data(slot);
+            let holder = AddressHolder::Data(slot);
             taken.push(Taken { target, holder });
         }
     }
@@ -90,7 +90,7 @@ fn sweep(binary: &Binary) -> Sweep {
         data.extend(data_references(binary, instruction));
         jumped_through.extend(absolute_table(binary, instruction));
         if let Some(&target) = loaded(binary, instruction).and_then(|slot| held.get(&slot)) {
-            let holder = Holder::Code(owner);
+            let holder = AddressHolder::Code(owner);
             taken.push(Taken { target, holder });
         }
         let Some(target) = instruction_target(binary, instruction) else {
@@ -110,7 +110,7 @@ fn sweep(binary: &Binary) -> Sweep {
             );
             // Its own address is where large code models count from.
             if takes && target != instruction.ip() {
-                let holder = Holder::Code(owner);
+                let holder = AddressHolder::Code(owner);
                 taken.push(Taken { target, holder });
             }
             // Into what a patched entry overwrites, from anywhere: not all code may be reached by
@@ -147,7 +147,9 @@ fn sweep(binary: &Binary) -> Sweep {
             data[data.partition_point(|at| *at <= base)..].first() > Some(&slot)
         })
     };
-    taken.retain(|taken: &Taken| !matches!(taken.holder, Holder::Data(slot) if is_entry(slot)));
+    taken.retain(
+        |taken: &Taken| !matches!(taken.holder, AddressHolder::Data(slot) if is_entry(slot)),
+    );
     taken.sort_unstable();
     taken.dedup();
     Sweep {

@@ -13,7 +13,7 @@ use crate::bounds;
 use crate::constants::Constants;
 use crate::elf::Value;
 use crate::jump_table::JumpTable;
-use crate::walk::Walk;
+use crate::walk::Disassembly;
 
 /// How many blocks back what a register holds is looked for.
 const BLOCKS_BACK_MAX: usize = 4;
@@ -30,7 +30,7 @@ struct Shape {
 }
 
 /// Finds all tables, following the code behind them. Jumps that are left lead to unknown places.
-pub(crate) fn resolve(walk: &mut Walk<'_>) -> Vec<JumpTable> {
+pub(crate) fn resolve(walk: &mut Disassembly<'_>) -> Vec<JumpTable> {
     let mut tables: Vec<JumpTable> = Vec::new();
     let mut shapes: Vec<Shape> = Vec::new();
     // Each round decodes what the tables of the one before led to; a function has finitely many
@@ -68,7 +68,7 @@ pub(crate) fn resolve(walk: &mut Walk<'_>) -> Vec<JumpTable> {
 }
 
 /// Tables whose base was loaded further away, perhaps outside a loop.
-fn tables_by_paths(walk: &Walk<'_>, tables: &mut Vec<JumpTable>, shapes: &mut Vec<Shape>) {
+fn tables_by_paths(walk: &Disassembly<'_>, tables: &mut Vec<JumpTable>, shapes: &mut Vec<Shape>) {
     let open: Vec<Shape> = walk
         .indirect_jumps()
         .filter(|jump| !tables.iter().any(|table| table.jump == *jump))
@@ -92,7 +92,7 @@ fn tables_by_paths(walk: &Walk<'_>, tables: &mut Vec<JumpTable>, shapes: &mut Ve
 
 /// With all code decoded: whether each table is still the one that is read on every path. One
 /// wrong, and so one more unknown jump, and none that rests on paths is certain.
-fn verify(walk: &Walk<'_>, shapes: &[Shape], tables: Vec<JumpTable>) -> Vec<JumpTable> {
+fn verify(walk: &Disassembly<'_>, shapes: &[Shape], tables: Vec<JumpTable>) -> Vec<JumpTable> {
     let near: Vec<bool> = shapes
         .iter()
         .zip(&tables)
@@ -136,7 +136,7 @@ fn verify(walk: &Walk<'_>, shapes: &[Shape], tables: Vec<JumpTable>) -> Vec<Jump
 /// Whether a jump goes to a pointer as it stands in memory or came in a register: a tail call, or a
 /// label whose address is taken somewhere, which the file's sweep has seen. Not computed from an
 /// offset.
-pub(crate) fn is_pointer_jump(walk: &Walk<'_>, jump: u64) -> bool {
+pub(crate) fn is_pointer_jump(walk: &Disassembly<'_>, jump: u64) -> bool {
     let Some(instruction) = walk.at(jump) else {
         return false;
     };
@@ -163,7 +163,7 @@ pub(crate) fn is_pointer_jump(walk: &Walk<'_>, jump: u64) -> bool {
     false
 }
 
-fn shape(walk: &Walk<'_>, jump: u64) -> Option<Shape> {
+fn shape(walk: &Disassembly<'_>, jump: u64) -> Option<Shape> {
     let instruction = walk.at(jump)?;
     if instruction.op_kind(0) == OpKind::Memory {
         return absolute(instruction, jump);
@@ -232,13 +232,17 @@ fn plain_memory(instruction: &Instruction) -> bool {
 }
 
 /// The last instruction before `at` in its block that writes a register.
-fn definition<'w>(walk: &'w Walk<'_>, at: u64, register: Register) -> Option<&'w Instruction> {
+fn definition<'w>(
+    walk: &'w Disassembly<'_>,
+    at: u64,
+    register: Register,
+) -> Option<&'w Instruction> {
     walk.backwards(at)
         .find(|each| walk.writes_register(each, register))
 }
 
 /// The table's base if it is set in the block that reads it.
-fn near_constant(walk: &Walk<'_>, shape: &Shape) -> Option<u64> {
+fn near_constant(walk: &Disassembly<'_>, shape: &Shape) -> Option<u64> {
     let Some(mut register) = shape.base else {
         return Some(0);
     };
@@ -260,7 +264,7 @@ fn near_constant(walk: &Walk<'_>, shape: &Shape) -> Option<u64> {
 }
 
 /// The table's entries, if all of them are code.
-fn read(walk: &Walk<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
+fn read(walk: &Disassembly<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
     let elf = &walk.image.binary.elf;
     let address = base.wrapping_add(shape.displacement);
     let entries = bounds::entries(walk, shape.load, shape.index)?;

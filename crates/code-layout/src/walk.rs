@@ -18,7 +18,7 @@ pub(crate) struct References {
     pub(crate) root: bool,
 }
 
-pub(crate) struct Walk<'a> {
+pub(crate) struct Disassembly<'a> {
     pub(crate) image: &'a Image,
     pub(crate) range: FunctionRange,
     bytes: &'a [u8],
@@ -28,7 +28,7 @@ pub(crate) struct Walk<'a> {
     indirect_jumps: Vec<u64>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Disassembly<'a> {
     pub(crate) fn new(image: &'a Image, range: FunctionRange) -> Self {
         Self {
             image,

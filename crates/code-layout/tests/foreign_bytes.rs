@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use code_layout::{
-    CounterAddressing, CounterArea, Error, FunctionId, Image, Order, PatchSelection, Placement,
-    Plan, Profile, check, emit,
+    CounterAddressing, CounterArea, Error, FunctionId, Image, LayoutOrder, LayoutPlan,
+    PatchSelection, Placement, Profile, check, emit,
 };
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 /// Everything that can be done with a file; what is emitted must pass the check.
-fn exercise(bytes: Vec<u8>, order: Order, counting: bool) {
+fn exercise(bytes: Vec<u8>, order: LayoutOrder, counting: bool) {
     let Ok(image) = Image::parse(bytes) else {
         return;
     };
@@ -50,9 +50,9 @@ fn exercise(bytes: Vec<u8>, order: Order, counting: bool) {
         .last()
         .map_or(0, |last| last.vaddr + last.memory_bytes);
     let plan = if counting {
-        Plan::counting(functions, &Profile::default())
+        LayoutPlan::counting(functions, &Profile::default())
     } else {
-        Plan::new(functions, &Profile::default(), order)
+        LayoutPlan::new(functions, &Profile::default(), order)
     };
     let load_bias = if image.is_position_independent() {
         0x5555_5555_0000
@@ -90,7 +90,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        exercise(bytes, Order::Random(seed), counting);
+        exercise(bytes, LayoutOrder::Random(seed), counting);
     }
 
     /// Damage where it hurts: headers, unwind information, exception tables, code.
@@ -106,13 +106,13 @@ proptest! {
         for (at, value) in damage {
             bytes[start + at.index(len)] = value;
         }
-        exercise(bytes, Order::Random(seed), seed % 2 == 0);
+        exercise(bytes, LayoutOrder::Random(seed), seed % 2 == 0);
     }
 
     #[test]
     fn truncated_files(len in any::<prop::sample::Index>()) {
         let len = len.index(OBJECT.len());
-        exercise(OBJECT[..len].to_vec(), Order::Original, false);
+        exercise(OBJECT[..len].to_vec(), LayoutOrder::Original, false);
     }
 
     /// The code is anything at all; unwind information says it is functions.
@@ -123,12 +123,12 @@ proptest! {
         for (index, byte) in code.into_iter().enumerate().take(len) {
             bytes[start + index] = byte;
         }
-        exercise(bytes, Order::Random(seed), counting);
+        exercise(bytes, LayoutOrder::Random(seed), counting);
     }
 
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
-        exercise(bytes, Order::Original, false);
+        exercise(bytes, LayoutOrder::Original, false);
     }
 }
 
@@ -265,7 +265,11 @@ fn what_does_not_fit_or_reach_is_an_error() {
     let functions: Vec<_> = (0..image.functions().len())
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
         .collect();
-    let plan = Plan::new(functions.clone(), &Profile::default(), Order::Original);
+    let plan = LayoutPlan::new(
+        functions.clone(),
+        &Profile::default(),
+        LayoutOrder::Original,
+    );
     let small = Placement {
         cache_address: 1 << 20,
         cache_bytes: 64,
@@ -284,7 +288,7 @@ fn what_does_not_fit_or_reach_is_an_error() {
         emit(&image, &plan, &far),
         Err(Error::OutOfReach { .. })
     ));
-    let counting = Plan::counting(functions, &Profile::default());
+    let counting = LayoutPlan::counting(functions, &Profile::default());
     let near = Placement {
         cache_address: 1 << 20,
         cache_bytes: 1 << 24,
@@ -304,7 +308,7 @@ fn a_flipped_bit_in_emitted_code_is_found() {
     let functions: Vec<_> = (0..image.functions().len())
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
         .collect();
-    let plan = Plan::new(functions, &Profile::default(), Order::Random(7));
+    let plan = LayoutPlan::new(functions, &Profile::default(), LayoutOrder::Random(7));
     let placement = Placement {
         cache_address: 1 << 20,
         cache_bytes: 1 << 24,

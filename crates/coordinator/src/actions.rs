@@ -8,14 +8,14 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, Mode, NAME_CHARS_MAX, as_written_here, check_dir,
-    check_wall_time,
+    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, as_written_here,
+    check_dir, check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::promotion::bars_measuring;
-use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish, refused};
+use crate::store::{ExperimentRow, NewExperiment, Once, State, UserRequest, refused};
 
 /// The most characters of a note: some pages.
 pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
@@ -178,7 +178,11 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued => Ok((State::Paused, None, None)),
-                State::Running => Ok((State::Running, Some(Wish::Pause), row.message.clone())),
+                State::Running => Ok((
+                    State::Running,
+                    Some(UserRequest::Pause),
+                    row.message.clone(),
+                )),
                 state => Err(refused(
                     id,
                     state,
@@ -213,7 +217,7 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn verify(&self, id: i64) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
-        if row.spec.mode == Mode::Continuous {
+        if row.spec.mode == ExperimentMode::Continuous {
             return Err(refused(
                 id,
                 row.state,
@@ -232,10 +236,10 @@ impl Coordinator {
         if !matches!(row.state, State::Queued | State::Running) {
             self.store.new_verification(id)?;
         }
-        self.queue_again(id, Some(Wish::Verify))
+        self.queue_again(id, Some(UserRequest::Verify))
     }
 
-    fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
+    fn queue_again(&self, id: i64, wish: Option<UserRequest>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
         self.may_be_measured(&row)?;
         if wish.is_none() {
@@ -259,7 +263,7 @@ impl Coordinator {
                     Ok((row.state, wish, row.message.clone()))
                 }
                 // A pause that has not happened yet is taken back.
-                (State::Running, None) if row.wish == Some(Wish::Pause) => {
+                (State::Running, None) if row.wish == Some(UserRequest::Pause) => {
                     Ok((State::Running, None, row.message.clone()))
                 }
                 (State::Queued | State::Running, None) => {
@@ -280,14 +284,16 @@ impl Coordinator {
         self.with_reserve(|| {
             self.store.transition(id, |row| match row.state {
                 State::Queued | State::Paused => Ok((State::Stopped, None, None)),
-                State::Running => Ok((State::Running, Some(Wish::Stop), row.message.clone())),
+                State::Running => {
+                    Ok((State::Running, Some(UserRequest::Stop), row.message.clone()))
+                }
                 state => Err(refused(id, state, "it has ended already")),
             })
         })?;
-        if let Some(present) = &*self.present()
-            && present.progress.experiment == id
+        if let Some(current_run) = &*self.current_run()
+            && current_run.progress.experiment == id
         {
-            present
+            current_run
                 .interrupt
                 .raise(rustix::process::Signal::TERM.as_raw());
         }
@@ -307,11 +313,11 @@ impl Coordinator {
             return Ok(());
         }
         self.store.is_to_be_killed(id, number)?;
-        if let Some(present) = &*self.present()
-            && present.progress.experiment == id
-            && present.progress.evaluation == Some(number)
+        if let Some(current_run) = &*self.current_run()
+            && current_run.progress.experiment == id
+            && current_run.progress.evaluation == Some(number)
         {
-            present.interrupt.kill_evaluation();
+            current_run.interrupt.kill_evaluation();
         }
         Ok(())
     }

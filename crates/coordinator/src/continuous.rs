@@ -6,10 +6,10 @@ use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::continuous::{
-    self, Acting, Alert, Applied, Controller, Flow, HostThen, Round, Seen, State as Known, Task,
-    Tuned, World,
+    self, Acting, Alert, Applied, ContinuousController, ContinuousState as Known, Flow, HostThen,
+    Round, Seen, Task, Tuned, World,
 };
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
 use tuner::report::Report;
@@ -17,8 +17,8 @@ use tuner::spec::{AlertSpec, CheckedSpec};
 
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{ExperimentRow, Moment, Promotion, State, Wish};
+use crate::run_session::RunSession;
+use crate::store::{ExperimentRow, Moment, Promotion, State, UserRequest};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,7 +28,11 @@ const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(2);
 
 impl Coordinator {
     /// The controller of a continuous experiment, as it was kept.
-    pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<Controller, Error> {
+    pub(crate) fn controller(
+        &self,
+        id: i64,
+        spec: &CheckedSpec,
+    ) -> Result<ContinuousController, Error> {
         controller_of(&self.store.moment(id, 0)?, spec)
     }
 
@@ -36,9 +40,9 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Spec`], [`Error::Unavailable`].
-    pub fn continuous(&self, moment: &Moment) -> Result<Option<continuous::View>, Error> {
+    pub fn continuous(&self, moment: &Moment) -> Result<Option<continuous::ContinuousView>, Error> {
         let row = &moment.row;
-        if row.spec.mode != tuner::spec::Mode::Continuous {
+        if row.spec.mode != tuner::spec::ExperimentMode::Continuous {
             return Ok(None);
         }
         let resting = (row.state != State::Running).then(|| row.state.name());
@@ -57,12 +61,12 @@ impl Coordinator {
             return Ok(Vec::new());
         };
         let control = spec.space.default_configuration();
-        let evidence = Controller::evidence(rules, control, state, &moment.rounds);
+        let evidence = ContinuousController::evidence(rules, control, state, &moment.rounds);
         Ok(evidence)
     }
 
-    /// One sitting of a continuous experiment: until its user or the end of the coordinator.
-    pub(crate) fn sit_continuous(
+    /// One session of a continuous experiment: until its user or the end of the coordinator.
+    pub(crate) fn run_continuous(
         &self,
         id: i64,
         spec: &CheckedSpec,
@@ -83,8 +87,8 @@ impl Coordinator {
                 at: promoted.since,
             })
         });
-        live.set_home(promoted.map(|it| it.configuration.clone()));
-        let mut host = Host {
+        live.set_baseline(promoted.map(|it| it.configuration.clone()));
+        let mut host = LiveWorld {
             coordinator: self,
             id,
             spec,
@@ -98,7 +102,7 @@ impl Coordinator {
         };
         let ran = continuous::run(&mut controller, &mut host);
         let restored = host.live.restore();
-        *self.present() = None;
+        *self.current_run() = None;
         let restored = restored?;
         if let Err(error @ TunerError::Ledger(_)) = ran {
             return Err(Error::Unavailable(error.to_string()));
@@ -110,11 +114,16 @@ impl Coordinator {
         };
         let (state, message) = match (&ran, row.wish) {
             (Err(error), _) => (State::Failed, Some(format!("{error}{in_force}"))),
-            (Ok(()), Some(Wish::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
-            (Ok(()), Some(Wish::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
+            (Ok(()), Some(UserRequest::Stop)) => {
+                (State::Stopped, Some(format!("stopped{in_force}")))
+            }
+            (Ok(()), Some(UserRequest::Pause)) => {
+                (State::Paused, Some(format!("paused{in_force}")))
+            }
             (Ok(()), _) => (State::Queued, self.why_queued()),
         };
-        self.store.sat(id, state, message.as_deref(), &row.report)?;
+        self.store
+            .session_ended(id, state, message.as_deref(), &row.report)?;
         if restored.is_complete() {
             return Ok(());
         }
@@ -197,17 +206,22 @@ impl Coordinator {
     }
 }
 
-fn rules(id: i64, spec: &CheckedSpec) -> Result<continuous::Rules, Error> {
+fn rules(id: i64, spec: &CheckedSpec) -> Result<continuous::ContinuousRules, Error> {
     let rules = spec.continuous.clone();
     rules.ok_or_else(|| Error::Conflict(format!("experiment {id} is not in mode = \"continuous\"")))
 }
 
-fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<Controller, Error> {
+fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<ContinuousController, Error> {
     let rules = rules(moment.row.id, spec)?;
     let state = moment.state.clone();
     let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
     let control = spec.space.default_configuration();
-    Ok(Controller::resume(rules, control, state, &moment.rounds))
+    Ok(ContinuousController::resume(
+        rules,
+        control,
+        state,
+        &moment.rounds,
+    ))
 }
 
 /// How the message of an experiment at rest ends while something of it is promoted.
@@ -251,7 +265,7 @@ impl Waiting {
 }
 
 /// This host.
-struct Host<'a> {
+struct LiveWorld<'a> {
     coordinator: &'a Coordinator,
     id: i64,
     spec: &'a CheckedSpec,
@@ -269,7 +283,7 @@ struct Host<'a> {
     kept: Option<Known>,
 }
 
-impl Host<'_> {
+impl LiveWorld<'_> {
     fn wishes_an_end(&self, is_queue_paused: bool) -> bool {
         let wish = self
             .coordinator
@@ -277,7 +291,7 @@ impl Host<'_> {
             .experiment(self.id)
             .map(|row| row.wish);
         self.interrupt.signal().is_some()
-            || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
+            || matches!(wish, Ok(Some(UserRequest::Pause | UserRequest::Stop)))
             || is_queue_paused && !self.is_promoted
     }
 
@@ -286,8 +300,8 @@ impl Host<'_> {
     }
 
     fn progress(&self, doing: Option<String>) {
-        if let Some(present) = &mut *self.coordinator.present() {
-            present.progress = Progress {
+        if let Some(current_run) = &mut *self.coordinator.current_run() {
+            current_run.progress = Progress {
                 experiment: self.id,
                 verifying: doing,
                 ..Progress::default()
@@ -308,7 +322,7 @@ impl Host<'_> {
     }
 }
 
-impl World for Host<'_> {
+impl World for LiveWorld<'_> {
     fn now(&mut self) -> Timestamp {
         Timestamp::now()
     }
@@ -327,27 +341,31 @@ impl World for Host<'_> {
             let Some(left) = waiting.left(Timestamp::now(), Instant::now()) else {
                 return Flow::On;
             };
-            let present = self.coordinator.present();
-            drop(self.coordinator.wake.wait_timeout(present, left.min(LOOK)));
+            let current_run = self.coordinator.current_run();
+            drop(
+                self.coordinator
+                    .wake
+                    .wait_timeout(current_run, left.min(LOOK)),
+            );
         }
     }
 
     fn keep(
         &mut self,
-        controller: &mut Controller,
+        controller: &mut ContinuousController,
         round: Option<&Round>,
     ) -> Result<(), TunerError> {
         controller.settled(|promoted| self.live.host(promoted));
         let entries = controller.take_entries();
         let state = controller.state();
         let promoted = state.promoted.as_ref();
-        self.is_promoted = promoted.is_some() || state.acting.is_some();
+        self.is_promoted = promoted.is_some() || state.pending_change.is_some();
         self.then = promoted.and_then(|promoted| promoted.host.clone());
         if self.kept.as_ref() == Some(state) && entries.is_empty() && round.is_none() {
             return Ok(());
         }
         // Begun, and not known yet how far it comes.
-        let begun = state.acting.is_some().then(|| Promotion {
+        let begun = state.pending_change.is_some().then(|| Promotion {
             is_complete: false,
             // So that what a refusal leaves in force is known after a kill as well.
             done: self
@@ -366,12 +384,17 @@ impl World for Host<'_> {
         store.keep_continuous(self.id, state, round, &entries, promotion)?;
         self.coordinator.acted(self.id, &entries);
         self.live
-            .set_home(state.promoted.as_ref().map(|it| it.configuration.clone()));
+            .set_baseline(state.promoted.as_ref().map(|it| it.configuration.clone()));
         self.kept = Some(state.clone());
-        self.progress(state.acting.as_ref().map(|acting| match acting {
-            Acting::Promote(_) => "promoting".into(),
-            Acting::RollBack(_) => "rolling back".into(),
-        }));
+        self.progress(
+            state
+                .pending_change
+                .as_ref()
+                .map(|pending_change| match pending_change {
+                    Acting::Promote(_) => "promoting".into(),
+                    Acting::RollBack(_) => "rolling back".into(),
+                }),
+        );
         Ok(())
     }
 
@@ -381,13 +404,13 @@ impl World for Host<'_> {
         if let Some((then, what)) = then.and_then(|it| Some((it, it.changed_to(&now)?))) {
             // Knobs do not outlive a boot; whoever else changes one, or a file, has reasons.
             if !then.is_reset_by_boot(&now) {
-                return Ok(Some(Seen::Strayed(what)));
+                return Ok(Some(Seen::ExternallyModified(what)));
             }
             return Ok(self
                 .apply(Some(configuration))?
                 .map(|applied| match applied {
                     Ok(_) => Seen::PutBack(what),
-                    Err(why) => Seen::Strayed(format!(
+                    Err(why) => Seen::ExternallyModified(format!(
                         "{what}: a restart of the host reset it, and restoring the promoted value failed: {why}"
                     )),
                 }));
@@ -400,7 +423,7 @@ impl World for Host<'_> {
             self.spec,
             configuration,
             &mut self.live,
-            &mut |_: &Event<'_>| {},
+            &mut |_: &LedgerEvent<'_>| {},
         );
         self.progress(None);
         let seen = seen?;
@@ -420,12 +443,12 @@ impl World for Host<'_> {
                 .new_verification(self.id)
                 .map_err(TunerError::from)?;
         }
-        let mut sitting = Sitting::of_task(self.coordinator, self.id, task.clone());
+        let mut session = RunSession::of_task(self.coordinator, self.id, task.clone());
         let (tuned, report) = continuous::tune(
             self.spec,
             task.in_force.as_ref(),
             &mut self.live,
-            &mut sitting,
+            &mut session,
         )?;
         match &tuned {
             Some(Tuned::Ended { .. }) => self.keep_report(&report),

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use host::Roots;
 use serde::Serialize;
-use tuner::continuous::Entry;
+use tuner::continuous::HistoryEntry;
 use tuner::live::Changed;
 use tuner::process::Interrupt;
-use tuner::protocol::{Reply, Request};
+use tuner::protocol::{Reply, WorkerMessage};
 
 use crate::reserve::Reserve;
 use crate::store::Store;
@@ -25,7 +25,7 @@ pub struct Coordinator {
     pub(crate) state_dir: PathBuf,
     pub(crate) reserve: Reserve,
     pub(crate) roots: Roots,
-    present: Mutex<Option<Present>>,
+    current_run: Mutex<Option<CurrentRun>>,
     pub(crate) wake: Condvar,
     is_ending: AtomicBool,
     /// It has the store's lock, and has seen to what an earlier coordinator left.
@@ -43,7 +43,7 @@ pub struct Coordinator {
 }
 
 /// Is told the experiment and what became of it.
-type OwnActs = Box<dyn Fn(i64, &Entry) + Send + Sync>;
+type OwnActs = Box<dyn Fn(i64, &HistoryEntry) + Send + Sync>;
 
 /// A rollback that has happened on the host while the store could not be written.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct UntoldRollback {
 }
 
 /// The experiment that is measured now.
-pub(crate) struct Present {
+pub(crate) struct CurrentRun {
     pub(crate) interrupt: Interrupt,
     pub(crate) progress: Progress,
 }
@@ -82,7 +82,7 @@ impl Coordinator {
             state_dir: state_dir.to_owned(),
             reserve: Reserve::new(state_dir),
             roots: Roots::default(),
-            present: Mutex::new(None),
+            current_run: Mutex::new(None),
             wake: Condvar::new(),
             is_ending: AtomicBool::new(false),
             is_active: AtomicBool::new(false),
@@ -97,12 +97,12 @@ impl Coordinator {
 
     /// Tells `told` of each promotion and rollback by a continuous experiment itself, after it is
     /// in the store. Only the first call counts.
-    pub fn tell_of_own_acts(&self, told: impl Fn(i64, &Entry) + Send + Sync + 'static) {
+    pub fn tell_of_own_acts(&self, told: impl Fn(i64, &HistoryEntry) + Send + Sync + 'static) {
         let _ = self.own_acts.set(Box::new(told));
     }
 
     /// What a continuous experiment has just written down.
-    pub(crate) fn acted(&self, id: i64, entries: &[Entry]) {
+    pub(crate) fn acted(&self, id: i64, entries: &[HistoryEntry]) {
         if let Some(told) = self.own_acts.get() {
             for entry in entries.iter().filter(|it| it.is_own_act()) {
                 told(id, entry);
@@ -125,7 +125,7 @@ impl Coordinator {
     }
 
     /// Answers a worker.
-    pub fn answer(&self, request: Request) -> Reply {
+    pub fn answer(&self, request: WorkerMessage) -> Reply {
         if !self.is_active() {
             return Reply::Trouble("this server does not have the store yet".into());
         }
@@ -149,9 +149,9 @@ impl Coordinator {
 
     /// What is measured now.
     pub fn progress(&self) -> Option<Progress> {
-        self.present()
+        self.current_run()
             .as_ref()
-            .map(|present| present.progress.clone())
+            .map(|current_run| current_run.progress.clone())
     }
 
     /// What keeps the coordinator from its work, or will keep a user's command from it: a database
@@ -174,8 +174,10 @@ impl Coordinator {
         self.store.next_in_queue().is_ok()
     }
 
-    pub(crate) fn present(&self) -> MutexGuard<'_, Option<Present>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn current_run(&self) -> MutexGuard<'_, Option<CurrentRun>> {
+        self.current_run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There may be something to do.
@@ -188,8 +190,8 @@ impl Coordinator {
     /// the next start.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        if let Some(present) = &*self.present() {
-            present.interrupt.raise(SIGTERM);
+        if let Some(current_run) = &*self.current_run() {
+            current_run.interrupt.raise(SIGTERM);
         }
         self.nudge();
     }

@@ -3,8 +3,8 @@
 //! what its users ask for.
 //!
 //! The loop is [`tuner::experiment`]'s own; the store is its ledger. A pause, a `kill -9`, a full
-//! disk and a database that went away are the same thing to it: the sitting ends, the host is
-//! restored, and a later sitting goes on from what was committed.
+//! disk and a database that went away are the same thing to it: the session ends, the host is
+//! restored, and a later session goes on from what was committed.
 //!
 //! An experiment may be measured by workers on other hosts instead: each has a thread that asks,
 //! gives out, and takes in what comes back. How orders and answers travel is behind [`Bus`] and
@@ -26,8 +26,8 @@ mod remote;
 mod reserve;
 mod rollback;
 mod run;
+mod run_session;
 mod shared_service;
-mod sitting;
 pub mod store;
 mod table;
 mod unknown;
@@ -39,4 +39,4 @@ pub use error::Error;
 pub use exchange::LastVerification;
 pub use table::{evaluations_csv, evaluations_parquet};
 pub use tuner::spec::EVALUATIONS_MAX;
-pub use workers::{Bus, Counts, WorkerView, Workers};
+pub use workers::{Bus, ClaimCounts, WorkerView, Workers};

@@ -7,7 +7,7 @@ use bayes_opt::Configuration;
 use host::{Knob, Roots};
 use tuner::live::{Changed, Changes, Live};
 use tuner::process::Interrupt;
-use tuner::spec::{CheckedSpec, Mode, TargetSpec};
+use tuner::spec::{CheckedSpec, ExperimentMode, TargetSpec};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -213,7 +213,7 @@ impl Coordinator {
     pub fn forget_rest(&self, id: i64) -> Result<Vec<String>, Error> {
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
-        if row.spec.mode == Mode::Continuous {
+        if row.spec.mode == ExperimentMode::Continuous {
             if row.state == State::Running {
                 return Err(refused(id, row.state, "pause it first"));
             }
@@ -256,7 +256,7 @@ impl Coordinator {
         if let Some(why) = bars_measuring(row) {
             return Ok(Some(why));
         }
-        let Some(target) = row.spec.target.as_ref().filter(|it| it.is_told()) else {
+        let Some(target) = row.spec.target.as_ref().filter(|it| it.is_reconfigurable()) else {
             return Ok(None);
         };
         let others = self.store.experiments()?.into_iter();
@@ -293,14 +293,18 @@ fn may_promote(row: &ExperimentRow) -> Result<(), Error> {
 /// Why an experiment may not be measured now.
 ///
 /// What was promoted on a service that runs by itself may not be measured in turns with the
-/// control: a sitting would leave the service told of the control's values. (Knobs come back to
+/// control: a session would leave the service told of the control's values. (Knobs come back to
 /// what is in force.) And where a rollback is unfinished, the control is not what the host has.
 pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
     if let Some(rest) = row.unfinished_rollback() {
         return Some(unfinished(row.id, &rest.left));
     }
-    let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
-    (row.spec.mode == Mode::Once && row.in_force().is_some() && is_told).then(|| {
+    let is_reconfigurable = row
+        .spec
+        .target
+        .as_ref()
+        .is_some_and(TargetSpec::is_reconfigurable);
+    (row.spec.mode == ExperimentMode::Once && row.in_force().is_some() && is_reconfigurable).then(|| {
         format!(
             "experiment {0} cannot be measured while its winner is in force. Roll back experiment {0} first. You can promote the \
              winner again after the verification",

@@ -1,8 +1,8 @@
-//! A sitting of an experiment that workers on other hosts measure: several evaluations at once,
+//! A session of an experiment that workers on other hosts measure: several evaluations at once,
 //! each taken in as it ends.
 //!
-//! Each sitting has a thread of its own, so that what one experiment asks its optimiser keeps no
-//! other waiting. What is outstanding stands in the store; a sitting that begins anew, after a
+//! Each session has a thread of its own, so that what one experiment asks its optimiser keeps no
+//! other waiting. What is outstanding stands in the store; a session that begins anew, after a
 //! restart or trouble with the store, takes up from there.
 
 use std::collections::BTreeMap;
@@ -14,25 +14,25 @@ use tuner::TunerError;
 use tuner::assignment::{Assignment, Purpose};
 use tuner::bench::{Arm, Bench};
 use tuner::evaluation::Block;
-use tuner::experiment::{self, Search};
-use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
-use tuner::protocol::{Order, Ticket};
+use tuner::experiment::{self, TuningSearch};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
+use tuner::protocol::{Ticket, WorkOrder};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
 use tuner::verification;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{Assigned, ExperimentRow, Running, State, Wish};
+use crate::run_session::RunSession;
+use crate::store::{Assigned, ExperimentRow, RunningEvaluation, State, UserRequest};
 use crate::workers::Bus;
 
-/// How often a sitting looks for wishes, and the coordinator for experiments, that nobody told it
+/// How often a session looks for wishes, and the coordinator for experiments, that nobody told it
 /// of.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Experiments that are measured by workers at once; the others wait in the queue.
-const SITTINGS_MAX: usize = 256;
+const SESSIONS_MAX: usize = 256;
 
 impl Coordinator {
     /// Gives experiments to workers, until [`end`](Self::end); returns at once where there is no
@@ -45,20 +45,20 @@ impl Coordinator {
                     false => Vec::new(),
                 };
                 for id in waiting {
-                    if self.workers.sittings() >= SITTINGS_MAX {
+                    if self.workers.sessions() >= SESSIONS_MAX {
                         break;
                     }
-                    if !self.workers.begin_sitting(id, std::thread::current()) {
+                    if !self.workers.begin_session(id, std::thread::current()) {
                         continue;
                     }
-                    let sitting = std::thread::Builder::new().name(format!("experiment {id}"));
-                    let spawned = sitting.spawn_scoped(scope, move || {
-                        self.workers.sit_here(id);
+                    let session = std::thread::Builder::new().name(format!("experiment {id}"));
+                    let spawned = session.spawn_scoped(scope, move || {
+                        self.workers.enter_session(id);
                         self.sit_with_workers(id, bus, report);
-                        self.workers.end_sitting(id);
+                        self.workers.end_session(id);
                     });
                     if let Err(error) = spawned {
-                        self.workers.end_sitting(id);
+                        self.workers.end_session(id);
                         report(&format!("experiment {id} has no thread: {error}"));
                     }
                 }
@@ -75,7 +75,7 @@ impl Coordinator {
         let mut said = String::new();
         while !self.is_ending() {
             let sat = self.begin_remote(id).and_then(|begun| match begun {
-                Some((row, spec)) => RemoteSitting::new(self, &row, &spec, bus)?.run(),
+                Some((row, spec)) => RemoteSession::new(self, &row, &spec, bus)?.run(),
                 None => Ok(()),
             });
             match sat {
@@ -101,7 +101,7 @@ impl Coordinator {
                 self.store.withdraw_all(id, "its specification is wrong")?;
                 let message = error.to_string();
                 self.store
-                    .sat(id, State::Failed, Some(&message), &row.report)?;
+                    .session_ended(id, State::Failed, Some(&message), &row.report)?;
                 return Ok(None);
             }
         };
@@ -124,28 +124,28 @@ enum Next {
     Rests,
 }
 
-struct RemoteSitting<'a> {
+struct RemoteSession<'a> {
     coordinator: &'a Coordinator,
     bus: &'a dyn Bus,
     spec: &'a CheckedSpec,
     workers: WorkersSpec,
     id: i64,
     class: String,
-    search: Search,
+    search: TuningSearch,
     /// Evaluations of the search that are outstanding.
     outstanding: BTreeMap<usize, Configuration>,
     last_number: usize,
-    /// How long something of it was measured in this sitting: time in which no worker is there is
+    /// How long something of it was measured in this session: time in which no worker is there is
     /// none of the budget's.
     measured: Duration,
     looked: Instant,
-    /// How long earlier sittings took, about.
+    /// How long earlier sessions took, about.
     before_s: f64,
     swept: Option<Instant>,
     message: Option<String>,
 }
 
-impl<'a> RemoteSitting<'a> {
+impl<'a> RemoteSession<'a> {
     fn new(
         coordinator: &'a Coordinator,
         row: &ExperimentRow,
@@ -159,11 +159,11 @@ impl<'a> RemoteSitting<'a> {
         let (running, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.is_running);
         let ended: Vec<EvaluationRecord> = ended.into_iter().map(|row| row.record).collect();
         let measured_s: f64 = ended.iter().map(|record| record.duration_s).sum();
-        let mut kept = Kept {
+        let mut kept = ResumeState {
             evaluations: ended,
-            ..Kept::default()
+            ..ResumeState::default()
         };
-        let mut search = Search::resume(spec, &mut kept)?;
+        let mut search = TuningSearch::resume(spec, &mut kept)?;
         let mut outstanding = BTreeMap::new();
         for row in running {
             search.hold(&row.record.configuration)?;
@@ -208,7 +208,7 @@ impl<'a> RemoteSitting<'a> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
         // What somebody has begun comes to its end; nothing else is given out.
-        if store.is_queue_paused()? && row.wish != Some(Wish::Stop) {
+        if store.is_queue_paused()? && row.wish != Some(UserRequest::Stop) {
             let mut assigned = store.assignments(self.id)?;
             if assigned.iter().any(|it| it.attempt == 0) {
                 store.withdraw_unclaimed(self.id, 0)?;
@@ -218,17 +218,17 @@ impl<'a> RemoteSitting<'a> {
             self.take(&assigned)?;
             return Ok(Next::Wait);
         }
-        if row.wish == Some(Wish::Stop) {
+        if row.wish == Some(UserRequest::Stop) {
             store.withdraw_all(self.id, "the experiment ended")?;
             let mut report = row.report;
             report.sentence = "A user stopped the experiment. There is no result.".into();
-            store.sat(self.id, State::Stopped, None, &report)?;
+            store.session_ended(self.id, State::Stopped, None, &report)?;
             return Ok(Next::Rests);
         }
         // A pause, or a verification, comes when those end that somebody has begun.
         let unwanted = match (row.wish, &row.plan) {
-            (Some(Wish::Pause | Wish::Verify), None) => Some(0),
-            (Some(Wish::Pause), Some(_)) => Some(row.verification),
+            (Some(UserRequest::Pause | UserRequest::Verify), None) => Some(0),
+            (Some(UserRequest::Pause), Some(_)) => Some(row.verification),
             _ => None,
         };
         let mut assigned = store.assignments(self.id)?;
@@ -254,7 +254,7 @@ impl<'a> RemoteSitting<'a> {
             if !self.outstanding.is_empty() {
                 return self.wait(&row);
             }
-            if row.wish == Some(Wish::Pause) {
+            if row.wish == Some(UserRequest::Pause) {
                 return self.rest();
             }
             let plan = self.search.plan(self.spec);
@@ -264,7 +264,7 @@ impl<'a> RemoteSitting<'a> {
         if assigned.iter().any(of_this) {
             return self.wait(&row);
         }
-        if row.wish == Some(Wish::Pause) {
+        if row.wish == Some(UserRequest::Pause) {
             return self.rest();
         }
         // It was stopped in the middle, or what there is does not decide it.
@@ -314,7 +314,7 @@ impl<'a> RemoteSitting<'a> {
     /// Gives out evaluations, as many at once as there may be.
     fn ask(&mut self, row: &ExperimentRow) -> Result<(), Error> {
         let store = &self.coordinator.store;
-        if matches!(row.wish, Some(Wish::Pause | Wish::Verify)) {
+        if matches!(row.wish, Some(UserRequest::Pause | UserRequest::Verify)) {
             return Ok(());
         }
         let budget = row.budget();
@@ -345,7 +345,7 @@ impl<'a> RemoteSitting<'a> {
             // One by hand, or again, was not asked for by the optimiser.
             self.search.hold(&configuration)?;
             let incumbent = self.search.incumbent();
-            let running = Running {
+            let running = RunningEvaluation {
                 number: self.last_number + 1,
                 configuration: configuration.clone(),
             };
@@ -383,7 +383,7 @@ impl<'a> RemoteSitting<'a> {
         let Some(arm) = arm else {
             return true;
         };
-        let order = Order {
+        let order = WorkOrder {
             ticket,
             spec: row.spec.clone(),
             dir: row.dir.clone().into(),
@@ -443,20 +443,20 @@ impl<'a> RemoteSitting<'a> {
         let mut nowhere = Nowhere {
             elapsed_s: self.elapsed_s(),
         };
-        let mut sitting = AtRest(Sitting::new(self.coordinator, self.id));
-        let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut sitting);
+        let mut session = ReportOnlySession(RunSession::new(self.coordinator, self.id));
+        let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut session);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
         }
         let row = store.experiment(self.id)?;
-        if report.paused && row.wish != Some(Wish::Pause) {
+        if report.paused && row.wish != Some(UserRequest::Pause) {
             // Its user took the pause back meanwhile.
             return Ok(Next::Wait);
         }
         let (state, message) = crate::run::end_of(&mut report, error.as_ref(), false);
         report.keep_verified(&row.report);
-        store.sat(self.id, state, message.as_deref(), &report)?;
+        store.session_ended(self.id, state, message.as_deref(), &report)?;
         Ok(Next::Rests)
     }
 
@@ -468,7 +468,7 @@ impl<'a> RemoteSitting<'a> {
         report.error = Some(message.clone());
         report.duration_s = self.elapsed_s();
         report.keep_verified(&store.experiment(self.id)?.report);
-        store.sat(self.id, State::Failed, Some(&message), &report)
+        store.session_ended(self.id, State::Failed, Some(&message), &report)
     }
 }
 
@@ -481,23 +481,23 @@ fn evaluation(id: i64, number: usize) -> Ticket {
     }
 }
 
-/// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing
+/// The ledger of a session that only makes its report: whatever its user wishes meanwhile, nothing
 /// is to be measured.
-struct AtRest<'a>(Sitting<'a>);
+struct ReportOnlySession<'a>(RunSession<'a>);
 
-impl Ledger for AtRest<'_> {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+impl Ledger for ReportOnlySession<'_> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         self.0.kept()
     }
 
-    fn wish(&mut self) -> Result<tuner::ledger::Wish, TunerError> {
-        Ok(tuner::ledger::Wish {
+    fn wish(&mut self) -> Result<tuner::ledger::RunControl, TunerError> {
+        Ok(tuner::ledger::RunControl {
             pause: true,
             ..Default::default()
         })
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.0.note(event)
     }
 }

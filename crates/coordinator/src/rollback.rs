@@ -10,13 +10,13 @@ use host::{GivesWay, HostError, Lock};
 use tuner::TunerError;
 use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
-use tuner::spec::{CheckedSpec, Mode};
+use tuner::spec::{CheckedSpec, ExperimentMode};
 
 use crate::continuous::ROLLED_BACK;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
 use crate::reserve::Lent;
-use crate::store::{ExperimentRow, Promotion, State, Wish};
+use crate::store::{ExperimentRow, Promotion, State, UserRequest};
 
 /// How long what is measured may take to end: both services are stopped, with their grace, and the
 /// host is put back.
@@ -35,8 +35,8 @@ struct UnderWay<'a> {
 impl<'a> UnderWay<'a> {
     fn begin(coordinator: &'a Coordinator) -> Self {
         coordinator.rollbacks.fetch_add(1, Ordering::SeqCst);
-        if let Some(present) = &*coordinator.present() {
-            present
+        if let Some(current_run) = &*coordinator.current_run() {
+            current_run
                 .interrupt
                 .raise(rustix::process::Signal::TERM.as_raw());
         }
@@ -73,8 +73,8 @@ impl Coordinator {
         self.to_be_rolled_back(id)?;
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
-        if row.spec.mode == Mode::Continuous {
-            // So that its sitting ends as paused. On a full disk that fails, and is repeated when
+        if row.spec.mode == ExperimentMode::Continuous {
+            // So that its session ends as paused. On a full disk that fails, and is repeated when
             // the rollback is written down.
             let _ = self.pause_rolled_back(id);
         }
@@ -122,7 +122,8 @@ impl Coordinator {
         }
         let others = self.store.experiments()?.into_iter();
         let others = others.filter(|it| it.id != id && it.always_on);
-        let others = others.filter(|it| !matches!(it.wish, Some(Wish::Pause | Wish::Stop)));
+        let others =
+            others.filter(|it| !matches!(it.wish, Some(UserRequest::Pause | UserRequest::Stop)));
         let active = others.filter(|it| matches!(it.state, State::Queued | State::Running));
         Ok(active.map(|it| it.id).collect())
     }
@@ -168,11 +169,11 @@ impl Coordinator {
     /// whose row was committed although the store did not say so is not written down twice.
     pub(crate) fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
         match row.spec.mode {
-            Mode::Once => {
+            ExperimentMode::Once => {
                 let rest = Promotion::rest(jiff::Timestamp::now(), changed);
                 self.store.set_promotion(row.id, rest.as_ref())
             }
-            Mode::Continuous => {
+            ExperimentMode::Continuous => {
                 self.pause_rolled_back(row.id)?;
                 match self.is_to_be_rolled_back(&self.store.experiment(row.id)?)? {
                     true => self.keep_rollback_by_hand(row, changed),
@@ -186,7 +187,7 @@ impl Coordinator {
         self.store.transition(id, |row| {
             Ok(match row.state {
                 State::Queued => (State::Paused, None, Some(ROLLED_BACK.into())),
-                State::Running => (row.state, Some(Wish::Pause), row.message.clone()),
+                State::Running => (row.state, Some(UserRequest::Pause), row.message.clone()),
                 state => (state, row.wish, row.message.clone()),
             })
         })

@@ -12,12 +12,12 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::Report;
-use tuner::spec::{CheckedSpec, Mode, Spec};
+use tuner::spec::{CheckedSpec, ExperimentMode, Spec};
 
-use crate::coordinator::{Coordinator, Present, Progress, SIGTERM};
+use crate::coordinator::{Coordinator, CurrentRun, Progress, SIGTERM};
 use crate::error::Error;
-use crate::sitting::Sitting;
-use crate::store::{ExperimentRow, State, Wish};
+use crate::run_session::RunSession;
+use crate::store::{ExperimentRow, State, UserRequest};
 
 /// How often an idle coordinator looks for work that nobody told it of.
 const IDLE: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ impl Coordinator {
                     // What was written last may not be what was meant: read it again before going
                     // on.
                     is_recovered = false;
-                    *self.present() = None;
+                    *self.current_run() = None;
                     let message = error.to_string();
                     if self.own_trouble().as_ref() != Some(&message) {
                         report(&message);
@@ -81,8 +81,8 @@ impl Coordinator {
                     TROUBLE_WAIT
                 }
             };
-            let present = self.present();
-            drop(self.wake.wait_timeout(present, wait));
+            let current_run = self.current_run();
+            drop(self.wake.wait_timeout(current_run, wait));
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Coordinator {
         }
     }
 
-    /// One sitting of the experiment whose turn it is; whether there was one.
+    /// One session of the experiment whose turn it is; whether there was one.
     fn work(&self) -> Result<bool, Error> {
         let next = match self.store.is_queue_paused()? {
             true => self.to_be_watched()?,
@@ -143,17 +143,22 @@ impl Coordinator {
         };
         let row = self.store.experiment(id)?;
         // Something may have been promoted while it waited.
-        if row.spec.mode == Mode::Once
+        if row.spec.mode == ExperimentMode::Once
             && let Some(why) = self.bars_measuring(&row)?
         {
-            self.store.sat(id, State::Paused, Some(&why), &row.report)?;
+            self.store
+                .session_ended(id, State::Paused, Some(&why), &row.report)?;
             return Ok(true);
         }
         let spec = match self.checked(&row) {
             Ok(spec) => spec,
             Err(error) => {
-                self.store
-                    .sat(id, State::Failed, Some(&error.to_string()), &row.report)?;
+                self.store.session_ended(
+                    id,
+                    State::Failed,
+                    Some(&error.to_string()),
+                    &row.report,
+                )?;
                 return Ok(true);
             }
         };
@@ -192,8 +197,8 @@ impl Coordinator {
     /// to be rolled back, or where it goes on by itself once they are there again.
     pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
         let may_miss_templates = match row.spec.mode {
-            Mode::Once => row.promotion.is_some(),
-            Mode::Continuous => self.store.continuous(row.id)?.is_some(),
+            ExperimentMode::Once => row.promotion.is_some(),
+            ExperimentMode::Continuous => self.store.continuous(row.id)?.is_some(),
         };
         self.checked_here(row, may_miss_templates)
     }
@@ -262,7 +267,7 @@ impl Coordinator {
         Ok(row.promotion.is_some() || self.store.has_measured(row.id)?)
     }
 
-    /// Why an experiment whose sitting was cut off waits.
+    /// Why an experiment whose session was cut off waits.
     pub(crate) fn why_queued(&self) -> Option<String> {
         self.is_ending()
             .then(|| "goes on after the server's next start".to_owned())
@@ -285,7 +290,7 @@ impl Coordinator {
             Err(Error::Conflict(_) | Error::NotFound(_)) => return Ok(()),
             begun => begun?,
         }
-        *self.present() = Some(Present {
+        *self.current_run() = Some(CurrentRun {
             interrupt: interrupt.clone(),
             progress: Progress {
                 experiment: id,
@@ -295,24 +300,24 @@ impl Coordinator {
         // An end, a rollback or a stop that was asked for just before had nobody to tell.
         if self.is_ending()
             || self.is_rolling_back()
-            || self.store.experiment(id)?.wish == Some(Wish::Stop)
+            || self.store.experiment(id)?.wish == Some(UserRequest::Stop)
         {
             interrupt.raise(SIGTERM);
         }
         if spec.continuous.is_some() {
-            return self.sit_continuous(id, spec, &interrupt, live);
+            return self.run_continuous(id, spec, &interrupt, live);
         }
-        let mut sitting = Sitting::new(self, id);
-        let mut live = live.after(sitting.elapsed_s()?);
-        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut sitting);
+        let mut session = RunSession::new(self, id);
+        let mut live = live.after(session.elapsed_s()?);
+        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut session);
         let restored = live.restore();
-        *self.present() = None;
+        *self.current_run() = None;
         let restored = restored?;
         if let Some(error @ TunerError::Ledger(_)) = error {
             return Err(Error::Unavailable(error.to_string()));
         }
         let wish = self.store.experiment(id)?.wish;
-        let is_stopped = wish == Some(Wish::Stop);
+        let is_stopped = wish == Some(UserRequest::Stop);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
@@ -321,11 +326,12 @@ impl Coordinator {
         match state {
             State::Queued => message = self.why_queued(),
             // Its user has not paused it, but the queue.
-            State::Paused if wish != Some(Wish::Pause) => state = State::Queued,
+            State::Paused if wish != Some(UserRequest::Pause) => state = State::Queued,
             _ => {}
         }
         report.keep_verified(&row.report);
-        self.store.sat(id, state, message.as_deref(), &report)?;
+        self.store
+            .session_ended(id, state, message.as_deref(), &report)?;
         if restored.is_complete() {
             return Ok(());
         }
@@ -351,7 +357,7 @@ fn waits(error: &HostError) -> String {
     )
 }
 
-/// What a sitting leaves its experiment as.
+/// What a session leaves its experiment as.
 pub(crate) fn end_of(
     report: &mut Report,
     error: Option<&TunerError>,

@@ -5,7 +5,7 @@ use tuner::spec::TargetSpec;
 /// By what two experiments tell the same running service of its configuration: the same file, or
 /// the same command.
 pub(crate) fn shared_service(one: &TargetSpec, other: &TargetSpec) -> Option<String> {
-    if !one.is_told() {
+    if !one.is_reconfigurable() {
         return None;
     }
     let mut files = one.files.iter();

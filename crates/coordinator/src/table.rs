@@ -16,7 +16,9 @@ use parquet::schema::types::Type;
 use tuner::evaluation::Block;
 use tuner::metrics::{unit, with_unit};
 use tuner::report::EvaluationRecord;
-use tuner::spec::{Limit, MetricConstraint, ObjectiveScale, ObjectiveSpec, ParameterType, Spec};
+use tuner::spec::{
+    ConstraintLimit, MetricConstraint, ObjectiveScale, ObjectiveSpec, ParameterType, Spec,
+};
 
 use crate::error::Error;
 use crate::store::EvaluationRow;
@@ -109,8 +111,8 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
         };
         let parsed = MetricConstraint::parse(constraint).ok();
         let unit = parsed.map(|parsed| match parsed.limit {
-            Limit::TimesControl(_) => "log ratio to the limit",
-            Limit::Absolute(_) => "share of the limit",
+            ConstraintLimit::TimesControl(_) => "log ratio to the limit",
+            ConstraintLimit::Absolute(_) => "share of the limit",
         });
         let name = format!("excess of {constraint}{}", in_brackets(unit));
         columns.push(column(&name, reals(&excess)));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tuner::protocol::{Hello, Order, Ticket};
+use tuner::protocol::{Hello, Ticket, WorkOrder};
 
 /// A worker that was not heard of for that long is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
@@ -34,7 +34,7 @@ pub trait Bus: Sync {
     ///
     /// # Errors
     /// Why the queue cannot be reached now.
-    fn publish(&self, class: &str, order: &Order) -> Result<(), String>;
+    fn publish(&self, class: &str, order: &WorkOrder) -> Result<(), String>;
 }
 
 /// The queue for workers that have these labels.
@@ -73,7 +73,7 @@ pub struct WorkerView {
 
 /// What came of claims and results since the coordinator's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct ClaimCounts {
     /// Claims that were granted.
     pub granted: u64,
     /// Claims of what nobody needed any more, or somebody else was measuring.
@@ -147,7 +147,7 @@ pub struct Workers {
     seen: Mutex<BTreeMap<String, Seen>>,
     leases: Mutex<HashMap<Ticket, Lease>>,
     classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
-    sittings: Mutex<BTreeMap<i64, Thread>>,
+    sessions: Mutex<BTreeMap<i64, Thread>>,
     /// For each experiment and worker, what it gave back since anything of the experiment was
     /// measured.
     given_back: Mutex<BTreeMap<i64, BTreeMap<String, GivenBack>>>,
@@ -171,7 +171,7 @@ impl Workers {
             seen: Mutex::default(),
             leases: Mutex::default(),
             classes: Mutex::default(),
-            sittings: Mutex::default(),
+            sessions: Mutex::default(),
             given_back: Mutex::default(),
             taken: Mutex::default(),
             granted: AtomicU64::new(0),
@@ -250,9 +250,9 @@ impl Workers {
     }
 
     /// What came of claims and results.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ClaimCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
+        ClaimCounts {
             granted: of(&self.granted),
             declined: of(&self.declined),
             accepted: of(&self.accepted),
@@ -281,38 +281,38 @@ impl Workers {
             .is_none_or(|lease| lease.beat.elapsed() > self.lease)
     }
 
-    pub(crate) fn begin_sitting(&self, id: i64, thread: Thread) -> bool {
-        let mut sittings = held(&self.sittings);
-        let is_new = !sittings.contains_key(&id);
+    pub(crate) fn begin_session(&self, id: i64, thread: Thread) -> bool {
+        let mut sessions = held(&self.sessions);
+        let is_new = !sessions.contains_key(&id);
         if is_new {
-            sittings.insert(id, thread);
+            sessions.insert(id, thread);
             held(&self.given_back).remove(&id);
         }
         is_new
     }
 
-    /// The thread of a sitting that was begun is this one.
-    pub(crate) fn sit_here(&self, id: i64) {
-        held(&self.sittings).insert(id, std::thread::current());
+    /// The thread of a session that was begun is this one.
+    pub(crate) fn enter_session(&self, id: i64) {
+        held(&self.sessions).insert(id, std::thread::current());
     }
 
-    pub(crate) fn end_sitting(&self, id: i64) {
-        held(&self.sittings).remove(&id);
+    pub(crate) fn end_session(&self, id: i64) {
+        held(&self.sessions).remove(&id);
     }
 
-    pub(crate) fn sittings(&self) -> usize {
-        held(&self.sittings).len()
+    pub(crate) fn sessions(&self) -> usize {
+        held(&self.sessions).len()
     }
 
     /// Something happened to that experiment.
     fn wake(&self, id: i64) {
-        if let Some(thread) = held(&self.sittings).get(&id) {
+        if let Some(thread) = held(&self.sessions).get(&id) {
             thread.unpark();
         }
     }
 
     pub(crate) fn wake_all(&self) {
-        for thread in held(&self.sittings).values() {
+        for thread in held(&self.sessions).values() {
             thread.unpark();
         }
     }

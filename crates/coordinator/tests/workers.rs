@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use coordinator::store::{Location, State, Store};
 use coordinator::{Bus, Coordinator};
-use tuner::assignment::{self, Measured};
-use tuner::ledger::Event;
-use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
+use tuner::assignment::{self, EvaluationResult};
+use tuner::ledger::LedgerEvent;
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -21,7 +21,7 @@ const LEASE: Duration = Duration::from_millis(1500);
 /// A queue in memory.
 #[derive(Default)]
 struct Queue {
-    orders: Mutex<VecDeque<Order>>,
+    orders: Mutex<VecDeque<WorkOrder>>,
     is_down: AtomicBool,
     /// Every order is delivered that often.
     copies: AtomicUsize,
@@ -30,7 +30,7 @@ struct Queue {
 }
 
 impl Bus for Queue {
-    fn publish(&self, _: &str, order: &Order) -> Result<(), String> {
+    fn publish(&self, _: &str, order: &WorkOrder) -> Result<(), String> {
         if self.is_down.load(Ordering::Relaxed) {
             return Err("the queue is down".into());
         }
@@ -48,21 +48,24 @@ impl Bus for Queue {
     }
 }
 
-fn simulated(order: &Order) -> Measured {
+fn simulated(order: &WorkOrder) -> EvaluationResult {
     let text = serde_json::to_string(&order.spec).unwrap();
     let spec =
         tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default()).unwrap();
     let seed = order.ticket.number as u64;
     let control = spec.space.default_configuration();
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);
-    assignment::measure(&spec, &order.assignment, &mut service, &mut |_: &Event<
-        '_,
-    >| ())
+    assignment::measure(
+        &spec,
+        &order.assignment,
+        &mut service,
+        &mut |_: &LedgerEvent<'_>| (),
+    )
     .unwrap()
 }
 
-fn hello(name: &str) -> Request {
-    Request::Hello(Hello {
+fn hello(name: &str) -> WorkerMessage {
+    WorkerMessage::Hello(Hello {
         name: name.into(),
         labels: [("arch".to_owned(), "x86_64".to_owned())].into(),
         version: String::new(),
@@ -71,8 +74,8 @@ fn hello(name: &str) -> Request {
 }
 
 /// A worker that says which process it is: on which boot of a host, and when it was started there.
-fn hello_of(name: &str, boot_id: &str, started_ns: u64) -> Request {
-    let Request::Hello(hello) = hello(name) else {
+fn hello_of(name: &str, boot_id: &str, started_ns: u64) -> WorkerMessage {
+    let WorkerMessage::Hello(hello) = hello(name) else {
         unreachable!()
     };
     let boot_id = boot_id.to_owned();
@@ -80,32 +83,32 @@ fn hello_of(name: &str, boot_id: &str, started_ns: u64) -> Request {
         boot_id,
         started_ns,
     });
-    Request::Hello(Hello { instance, ..hello })
+    WorkerMessage::Hello(Hello { instance, ..hello })
 }
 
 /// On a host whose load fails after the first block.
-fn failing(order: &Order) -> Measured {
+fn failing(order: &WorkOrder) -> EvaluationResult {
     std::thread::sleep(Duration::from_millis(20));
     let mut measured = simulated(order);
     measured.blocks.truncate(1);
-    Measured {
+    EvaluationResult {
         blocks: measured.blocks,
         host: Some("bad".into()),
         output: None,
-        ..Measured::failed("the load failed".into())
+        ..EvaluationResult::failed("the load failed".into())
     }
 }
 
-fn claim(coordinator: &Coordinator, order: &Order, worker: &str) -> Reply {
-    coordinator.answer(Request::Claim {
+fn claim(coordinator: &Coordinator, order: &WorkOrder, worker: &str) -> Reply {
+    coordinator.answer(WorkerMessage::Claim {
         ticket: order.ticket,
         worker: worker.to_owned(),
         made_ms: order.made_ms,
     })
 }
 
-fn bring(coordinator: &Coordinator, order: &Order, attempt: i64) -> Reply {
-    coordinator.answer(Request::Result {
+fn bring(coordinator: &Coordinator, order: &WorkOrder, attempt: i64) -> Reply {
+    coordinator.answer(WorkerMessage::Result {
         ticket: order.ticket,
         attempt,
         measured: Box::new(simulated(order)),
@@ -117,7 +120,7 @@ fn work(
     coordinator: &Coordinator,
     queue: &Queue,
     name: &str,
-    measure: fn(&Order) -> Measured,
+    measure: fn(&WorkOrder) -> EvaluationResult,
     is_over: &AtomicBool,
 ) {
     while !is_over.load(Ordering::Relaxed) {
@@ -133,7 +136,7 @@ fn work(
         let ticket = order.ticket;
         let measured = Box::new(measure(&order));
         loop {
-            let result = Request::Result {
+            let result = WorkerMessage::Result {
                 ticket,
                 attempt,
                 measured: measured.clone(),
@@ -283,7 +286,7 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
         let order = order_of(&queue);
         let ticket = order.ticket;
         let claim = |worker: &str| claim(coordinator, &order, worker);
-        let of_another_store = coordinator.answer(Request::Claim {
+        let of_another_store = coordinator.answer(WorkerMessage::Claim {
             ticket,
             worker: "first".into(),
             made_ms: Some(1),
@@ -291,7 +294,7 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
         assert_eq!(of_another_store, Reply::Gone);
         let beat = |attempt: i64, worker: &str| {
             let (worker, blocks) = (worker.to_owned(), 0);
-            coordinator.answer(Request::Beat {
+            coordinator.answer(WorkerMessage::Beat {
                 ticket,
                 attempt,
                 worker,
@@ -331,7 +334,7 @@ fn with_worker(
     coordinator: &Coordinator,
     queue: &Queue,
     name: &str,
-    measure: fn(&Order) -> Measured,
+    measure: fn(&WorkOrder) -> EvaluationResult,
     test: impl FnOnce(),
 ) {
     /// Ends the worker also where the test fails.
@@ -350,7 +353,7 @@ fn with_worker(
 }
 
 /// The next order that comes.
-fn order_of(queue: &Queue) -> Order {
+fn order_of(queue: &Queue) -> WorkOrder {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         if let Some(order) = queue.orders.lock().unwrap().pop_front() {
@@ -406,9 +409,9 @@ fn a_pause_waits_for_what_is_measured_only() {
             claim(coordinator, order, "a");
         }
         coordinator.pause(id).unwrap();
-        let bring = |order: &Order| bring(coordinator, order, 1);
+        let bring = |order: &WorkOrder| bring(coordinator, order, 1);
         assert_eq!(bring(&orders[0]), Reply::Accepted);
-        let record = |order: &Order| {
+        let record = |order: &WorkOrder| {
             let number = order.ticket.number;
             coordinator.store().evaluation(id, number).unwrap().record
         };
@@ -463,10 +466,10 @@ fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
 
 #[test]
 fn a_host_that_fails_midway_costs_the_others_nothing() {
-    fn slow(order: &Order) -> Measured {
+    fn slow(order: &WorkOrder) -> EvaluationResult {
         std::thread::sleep(Duration::from_millis(300));
         let host = Some("good".into());
-        Measured {
+        EvaluationResult {
             host,
             ..simulated(order)
         }
@@ -599,7 +602,7 @@ fn without_workers_an_experiment_for_them_is_refused() {
         arm: 0,
         number: 1,
     };
-    let reply = coordinator.answer(Request::Claim {
+    let reply = coordinator.answer(WorkerMessage::Claim {
         ticket,
         worker: "w".into(),
         made_ms: None,

@@ -18,7 +18,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{State as ExperimentState, Summary};
+use coordinator::store::{ExperimentSummary, State as ExperimentState};
 use coordinator::{Coordinator, Error};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(crate) struct ListQuery {
 pub(crate) async fn list(
     State(app): Here,
     Params(query): Params<ListQuery>,
-) -> Reply<Vec<Summary>> {
+) -> Reply<Vec<ExperimentSummary>> {
     blocking(move || {
         let all = app.coordinator.store().experiments()?.into_iter();
         let asked = all.filter(|it| query.state.is_none_or(|state| it.state == state));

@@ -1,8 +1,8 @@
 //! Numbers as a page shows them.
 
 use bayes_opt::Configuration;
-use latency_stats::{Interval, mean_interval, ratio_interval};
-use tuner::evaluation::{Block, Rules};
+use paired_stats::{Interval, mean_interval, ratio_interval};
+use tuner::evaluation::{Block, EvaluationRules};
 use tuner::report::{change, score_text};
 use tuner::spec::{ObjectiveScale, ObjectiveSpec, Spec};
 
@@ -96,7 +96,7 @@ pub(crate) fn objective(spec: &Spec, objective: &ObjectiveSpec, blocks: &[Block]
     if objective.std_weight > 0.0 {
         return String::new();
     }
-    let pairs = Rules::pairs(blocks, &objective.metric);
+    let pairs = EvaluationRules::pairs(blocks, &objective.metric);
     match objective.scale {
         ObjectiveScale::Ratio => {
             ratio_interval(&pairs, CONFIDENCE).map_or_else(|_| String::new(), |it| change(&it))
@@ -153,12 +153,12 @@ pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<C
         }
     }
     let rows = names.into_iter().filter_map(|metric| {
-        let pairs = Rules::pairs(blocks, &metric);
+        let pairs = EvaluationRules::pairs(blocks, &metric);
         if pairs.is_empty() {
             return None;
         }
         let ratio = ratio_interval(&pairs, CONFIDENCE).ok();
-        let mean = |of: fn(&latency_stats::Pair) -> f64| {
+        let mean = |of: fn(&paired_stats::Pair) -> f64| {
             let values = pairs.iter().map(of);
             let n = pairs.len() as f64;
             match ratio {
@@ -193,7 +193,7 @@ mod tests {
         let spec = tuner::spec::check(text.into(), "x.json".as_ref(), &roots).unwrap();
         let block = |control: f64, experiment: f64| Block {
             start_s: 0.0,
-            order: tuner::evaluation::Order::Parallel,
+            order: tuner::evaluation::SideOrder::Parallel,
             control: [
                 ("latency_p99_us".to_owned(), control),
                 ("errors".to_owned(), 0.0),

@@ -47,5 +47,5 @@ pub use notify::{Notifications, NotifyError};
 pub use openapi::document;
 pub use proxy::Proxy;
 pub use role::Role;
-pub use server::{Options, serve};
+pub use server::{DashboardOptions, serve};
 pub use tokens::{NamedToken, TokenFile};

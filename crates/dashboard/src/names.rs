@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bayes_opt::readable;
 use tuner::metrics::{CGROUP, JVM, PROCESS, WORKLOAD, unit, with_unit};
-use tuner::spec::{Comparison, Limit, MetricConstraint, Spec};
+use tuner::spec::{Comparison, ConstraintLimit, MetricConstraint, Spec};
 
 use crate::units::Unit;
 
@@ -81,9 +81,9 @@ fn told(spec: &Spec, text: &str) -> Option<String> {
         Comparison::Equal => "=",
     };
     let limit = match constraint.limit {
-        Limit::TimesControl(1.0) => "control".to_owned(),
-        Limit::TimesControl(factor) => format!("{} × control", readable(factor)),
-        Limit::Absolute(limit) => {
+        ConstraintLimit::TimesControl(1.0) => "control".to_owned(),
+        ConstraintLimit::TimesControl(factor) => format!("{} × control", readable(factor)),
+        ConstraintLimit::Absolute(limit) => {
             let unit = unit(&with_unit(spec, &constraint.metric)).unwrap_or_default();
             // A name says itself what it is counted per.
             let unit = unit.trim_end_matches("/request").replace("us", "µs");

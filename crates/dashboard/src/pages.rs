@@ -18,7 +18,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use coordinator::Error;
-use coordinator::store::{ExperimentRow, State as ExperimentState, Summary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, State as ExperimentState};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
 use tuner::report::{ArmResult, change, confidence_percent, difference};
@@ -102,7 +102,7 @@ pub(crate) async fn login_form(request: Request) -> Response {
 
 /// An experiment in the list.
 struct Line {
-    summary: Summary,
+    summary: ExperimentSummary,
     best: String,
     made: When,
     evaluations: String,
@@ -186,7 +186,7 @@ struct ArmRow {
 struct VerificationPage {
     reader: Reader,
     trouble: Option<String>,
-    summary: Summary,
+    summary: ExperimentSummary,
     status: String,
     number: i64,
     /// The verification that is shown, while the present one has no runs.
@@ -376,7 +376,8 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
         let coordinator = &app.coordinator;
         let role = visitor.role;
         let experiments = coordinator.store().experiments()?.into_iter();
-        let experiments: Vec<Summary> = experiments.map(|it| readers::summary(role, it)).collect();
+        let experiments: Vec<ExperimentSummary> =
+            experiments.map(|it| readers::summary(role, it)).collect();
         let running = experiments
             .iter()
             .find(|summary| summary.state == ExperimentState::Running);

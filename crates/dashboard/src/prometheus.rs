@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use coordinator::Counts;
-use coordinator::store::{Standing, State as ExperimentState, Summary};
+use coordinator::ClaimCounts;
+use coordinator::store::{ContinuousStanding, ExperimentSummary, State as ExperimentState};
 use jiff::Timestamp;
-use tuner::continuous::Doing;
+use tuner::continuous::ContinuousPhase;
 
 use crate::app::App;
 use crate::reply::{Refusal, blocking};
@@ -40,7 +40,7 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
         .into_response())
 }
 
-fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
+fn text(experiments: &[ExperimentSummary], is_in_trouble: bool, cpu_s: f64) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
         family(&mut out, name, kind, help, samples);
@@ -58,7 +58,7 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
         "Experiments by state.",
         &counted,
     );
-    let each = |value: fn(&Summary) -> Option<f64>| -> Vec<(String, f64)> {
+    let each = |value: fn(&ExperimentSummary) -> Option<f64>| -> Vec<(String, f64)> {
         let labelled = experiments.iter().filter_map(|experiment| {
             let labels = labels(experiment.id, &experiment.name);
             Some((format!("{{{labels}}}"), value(experiment)?))
@@ -165,7 +165,7 @@ fn labels(id: i64, name: &str) -> String {
 
 /// What `mode = "continuous"` is at. Times are absolute, as `time() - …` is Prometheus' way to say
 /// how long ago.
-fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
+fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
     let mut out = String::new();
     let states = all.iter().flat_map(|standing| {
         let labels = labels(standing.id, &standing.name);
@@ -174,7 +174,9 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
             .into_iter()
             .filter(|state| *state != ExperimentState::Running)
             .map(|state| state.to_string());
-        let each = Doing::ALL.map(|doing| doing.to_string()).into_iter();
+        let each = ContinuousPhase::ALL
+            .map(|doing| doing.to_string())
+            .into_iter();
         each.chain(resting).map(move |state| {
             let value = f64::from(u8::from(state == present));
             (format!("{{{labels},state=\"{state}\"}}"), value)
@@ -188,7 +190,7 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
         &states.collect::<Vec<_>>(),
     );
     let mut each =
-        |name: &str, kind: &str, help: &str, value: &dyn Fn(&Standing) -> Option<f64>| {
+        |name: &str, kind: &str, help: &str, value: &dyn Fn(&ContinuousStanding) -> Option<f64>| {
             let samples: Vec<_> = all
                 .iter()
                 .filter_map(|standing| {
@@ -238,7 +240,7 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
     out
 }
 
-fn text_of_workers(workers: usize, counts: Counts) -> String {
+fn text_of_workers(workers: usize, counts: ClaimCounts) -> String {
     let claims = "slackline_claims_total";
     let results = "slackline_results_total";
     format!(
@@ -260,7 +262,7 @@ mod tests {
     fn a_continuous_experiment_says_what_it_is_at() {
         let now: Timestamp = "2026-03-02T00:30:00Z".parse().unwrap();
         let before = |text: &str| -> Timestamp { text.parse().unwrap() };
-        let mut standing = Standing {
+        let mut standing = ContinuousStanding {
             id: 7,
             name: "web".into(),
             rules: tuner::spec::ContinuousSpec {
@@ -268,9 +270,10 @@ mod tests {
                 ..Default::default()
             },
             experiment: ExperimentState::Running,
-            state: tuner::continuous::State::new(now),
+            state: tuner::continuous::ContinuousState::new(now),
         };
-        let said = |standing: &Standing| text_of_continuous(std::slice::from_ref(standing), now);
+        let said =
+            |standing: &ContinuousStanding| text_of_continuous(std::slice::from_ref(standing), now);
         let first = said(&standing);
         let of = |state: &str, value: u8| {
             format!(
@@ -281,7 +284,7 @@ mod tests {
         assert!(first.contains(&of("watching", 0)), "{first}");
         assert!(!first.contains("last_alarm_timestamp_seconds{"), "{first}");
         let state = &mut standing.state;
-        state.held = Some("an alert fires".into());
+        state.blocked_by = Some("an alert fires".into());
         // Half past midnight in Berlin, and an hour before it.
         state.changes = vec![
             before("2026-03-01T22:30:00Z"),
@@ -320,7 +323,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped() {
-        let experiment = Summary {
+        let experiment = ExperimentSummary {
             id: 1,
             name: "a \"b\" \\".into(),
             state: ExperimentState::Done,

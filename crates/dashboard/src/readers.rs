@@ -9,7 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use coordinator::store::{EvaluationRow, ExperimentRow, Summary};
+use coordinator::store::{EvaluationRow, ExperimentRow, ExperimentSummary};
 use coordinator::{Coordinator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -128,8 +128,8 @@ pub(crate) fn row(role: Role, row: ExperimentRow) -> Result<ExperimentRow, Error
 }
 
 /// What somebody of that role sees of an experiment in a list.
-pub(crate) fn summary(role: Role, summary: Summary) -> Summary {
-    Summary {
+pub(crate) fn summary(role: Role, summary: ExperimentSummary) -> ExperimentSummary {
+    ExperimentSummary {
         name: line(role, &summary.name),
         message: summary.message.map(|it| line(role, &it)),
         sentence: line(role, &summary.sentence),

@@ -32,7 +32,7 @@ const REFUSALS_NOTED_PER_S: f64 = 1.0;
 
 /// How the server behaves.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DashboardOptions {
     /// Requests a second of one client, on average.
     pub rate: f64,
     /// How connections are bounded.
@@ -46,7 +46,7 @@ pub struct Options {
     pub command: String,
 }
 
-impl Default for Options {
+impl Default for DashboardOptions {
     /// More than the pages of a few people ask for, less than a core's worth.
     fn default() -> Self {
         Self {
@@ -64,7 +64,7 @@ pub async fn serve(
     listener: TcpListener,
     coordinator: Arc<Coordinator>,
     access: Access,
-    options: Options,
+    options: DashboardOptions,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
     let state_dir = coordinator.state_dir().to_owned();

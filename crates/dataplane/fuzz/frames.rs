@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use dataplane::FlowId;
 use dataplane::tcp::wire::ethernet::{self, Mac};
-use dataplane::tcp::wire::segment::{self, ACK, SYN, Segment, Verdict};
+use dataplane::tcp::wire::segment::{self, ACK, SYN, Segment, ChecksumVerdict};
 use dataplane::tcp::wire::{Ip, arp, icmp, ip};
 use dataplane::tcp::{ChecksumPolicy, Config, Data, Event, FrameSink, Stack};
 use libfuzzer_sys::fuzz_target;
@@ -90,7 +90,7 @@ fn check_sent(frame: &[u8]) {
         ethernet::IPV4 => ip::parse_v4(bytes),
         ethernet::IPV6 => ip::parse_v6(bytes),
         _ => {
-            arp::Packet::parse(bytes).expect("an ARP packet");
+            arp::ArpPacket::parse(bytes).expect("an ARP packet");
             return;
         }
     };
@@ -98,7 +98,7 @@ fn check_sent(frame: &[u8]) {
     let payload = &bytes[packet.payload_start..packet.payload_end];
     if packet.protocol == ip::TCP {
         let verdict = segment::verify(&packet.source, &packet.destination, payload);
-        assert_eq!(verdict, Verdict::Valid);
+        assert_eq!(verdict, ChecksumVerdict::Valid);
         Segment::parse(payload).expect("a TCP header");
     }
 }
@@ -106,7 +106,7 @@ fn check_sent(frame: &[u8]) {
 /// The parsers alone: what they return lies in what they were given.
 fn parse_all(bytes: &[u8]) {
     let _ = ethernet::Header::parse(bytes);
-    let _ = arp::Packet::parse(bytes);
+    let _ = arp::ArpPacket::parse(bytes);
     let _ = icmp::parse_v4(bytes);
     if let Some(segment) = Segment::parse(bytes) {
         assert!(segment.header_bytes <= bytes.len());

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cache_server::server::{Cache, Shared};
+use cache_server::server::{Cache, SharedCache};
 use dataplane::shard::ShardStats;
 use dataplane::timers::Timers;
 use dataplane::{Application as _, Calls, Context, Event, FlowId, ListenerId, Time};
@@ -63,7 +63,7 @@ impl Calls for Wire {
 /// Feeds the bytes in pieces to a fresh cache. Gives all answers, and whether it hung up.
 fn serve(bytes: &[u8], piece: usize, reads_late: bool) -> (Vec<u8>, bool) {
     let stats = Arc::new(vec![ShardStats::default()]);
-    let shared = Arc::new(Shared::new(MEMORY_BYTES, stats, 1));
+    let shared = Arc::new(SharedCache::new(MEMORY_BYTES, stats, 1));
     let mut cache = Cache::new(Arc::clone(&shared), 0);
     let mut wire = Wire {
         answers: Vec::new(),

@@ -15,9 +15,9 @@ use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
-use tuner::assignment::{self, Measured};
-use tuner::ledger::Event;
-use tuner::protocol::{Hello, Order, Reply, Request};
+use tuner::assignment::{self, EvaluationResult};
+use tuner::ledger::LedgerEvent;
+use tuner::protocol::{Hello, Reply, WorkOrder, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
 /// Workers that share a connection.
@@ -70,7 +70,7 @@ async fn run(url: &str, workers: usize, seconds: f64) -> Result<(), Failure> {
     }
 }
 
-async fn ask(client: &Client, request: &Request) -> Result<Reply, Failure> {
+async fn ask(client: &Client, request: &WorkerMessage) -> Result<Reply, Failure> {
     let body = serde_json::to_vec(request)?;
     let answer = client.request("slackline.coordinator", body.into()).await?;
     Ok(serde_json::from_slice(&answer.payload)?)
@@ -83,7 +83,7 @@ async fn work(
     done: &AtomicU64,
 ) -> Result<(), Failure> {
     let name = format!("simulated {index}");
-    let hello = Request::Hello(Hello {
+    let hello = WorkerMessage::Hello(Hello {
         name: name.clone(),
         labels: [("kind".to_owned(), "simulated".to_owned())].into(),
         version: String::new(),
@@ -113,9 +113,9 @@ async fn work(
             continue;
         };
         let message = message?;
-        let order: Order = serde_json::from_slice(&message.payload)?;
+        let order: WorkOrder = serde_json::from_slice(&message.payload)?;
         let ticket = order.ticket;
-        let claim = Request::Claim {
+        let claim = WorkerMessage::Claim {
             ticket,
             worker: name.clone(),
             made_ms: order.made_ms,
@@ -139,7 +139,7 @@ async fn work(
         for _ in 1..=beats_of(beats) {
             tokio::time::sleep(Duration::from_secs_f64(seconds * share / beats)).await;
             message.ack_with(AckKind::Progress).await?;
-            let beat = Request::Beat {
+            let beat = WorkerMessage::Beat {
                 ticket,
                 attempt,
                 worker: name.clone(),
@@ -147,12 +147,12 @@ async fn work(
             };
             ask(client, &beat).await?;
         }
-        let measured = Box::new(Measured {
+        let measured = Box::new(EvaluationResult {
             host: Some(name.clone()),
             output: None,
             ..simulated(&order)?
         });
-        let result = Request::Result {
+        let result = WorkerMessage::Result {
             ticket,
             attempt,
             measured,
@@ -174,7 +174,7 @@ fn beats_of(beats: f64) -> u32 {
     beats as u32
 }
 
-fn simulated(order: &Order) -> Result<Measured, Failure> {
+fn simulated(order: &WorkOrder) -> Result<EvaluationResult, Failure> {
     let text = serde_json::to_string(&order.spec)?;
     let spec = tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default())?;
     let control = spec.space.default_configuration();
@@ -184,6 +184,6 @@ fn simulated(order: &Order) -> Result<Measured, Failure> {
         &spec,
         &order.assignment,
         &mut service,
-        &mut |_: &Event<'_>| (),
+        &mut |_: &LedgerEvent<'_>| (),
     )?)
 }

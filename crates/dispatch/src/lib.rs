@@ -1,6 +1,6 @@
-//! Evaluations on many hosts: NATS JetStream carries orders from a coordinator's [`Office`] to
-//! [`worker`]s, which measure them by the very function that measures on the coordinator's own
-//! host, [`tuner::assignment::measure`].
+//! Evaluations on many hosts: NATS JetStream carries orders from a coordinator's
+//! [`CoordinatorEndpoint`] to [`worker`]s, which measure them by the very function that measures on
+//! the coordinator's own host, [`tuner::assignment::measure`].
 //!
 //! The queue delivers an order at least once: it is acknowledged when its result has been taken,
 //! heartbeats keep it from being delivered again meanwhile, and it is delivered again when a worker
@@ -13,12 +13,12 @@
 
 mod config;
 mod connection;
+mod coordinator_endpoint;
 mod error;
 mod hex;
-mod office;
 mod signing;
 pub mod worker;
 
 pub use config::{Allow, Nats, ServerConfig, WorkerConfig};
+pub use coordinator_endpoint::CoordinatorEndpoint;
 pub use error::Error;
-pub use office::Office;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
-use tuner::protocol::Order;
+use tuner::protocol::WorkOrder;
 use tuner::spec::{CheckedSpec, Spec};
 
 use crate::config::{Allow, WorkerConfig};
@@ -127,7 +127,11 @@ fn commands(spec: &Spec) -> Vec<&[String]> {
 ///
 /// # Errors
 /// What it does not allow.
-pub(crate) fn is_allowed(allow: &Allow, order: &Order, spec: &CheckedSpec) -> Result<(), String> {
+pub(crate) fn is_allowed(
+    allow: &Allow,
+    order: &WorkOrder,
+    spec: &CheckedSpec,
+) -> Result<(), String> {
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the worker's allow list, and the order is not signed with a key that it knows"
@@ -201,7 +205,7 @@ mod tests {
         }"#;
         let roots = host::Roots::default();
         let spec = tuner::spec::check(text.into(), Path::new("/tmp/spec.json"), &roots).unwrap();
-        let order = Order {
+        let order = WorkOrder {
             ticket: tuner::protocol::Ticket {
                 experiment: 1,
                 verification: 0,

@@ -13,11 +13,11 @@ use async_nats::jetstream::{self, AckKind, Message};
 use async_nats::{Client, RequestErrorKind};
 use futures_util::StreamExt as _;
 use host::Roots;
-use tuner::assignment::{self, Measured, Purpose};
-use tuner::ledger::Event;
+use tuner::assignment::{self, EvaluationResult, Purpose};
+use tuner::ledger::LedgerEvent;
 use tuner::live::Live;
 use tuner::process::Interrupt;
-use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::report::Failure;
 
 use crate::config::{OWN_LABELS, WorkerConfig};
@@ -151,7 +151,7 @@ impl Worker<'_> {
         let mut of_queues: BTreeMap<String, String> = BTreeMap::new();
         let mut is_welcome = false;
         while self.interrupt.signal().is_none() {
-            let classes = match self.ask(&Request::Hello(self.hello.clone())).await {
+            let classes = match self.ask(&WorkerMessage::Hello(self.hello.clone())).await {
                 Ok(Reply::Welcome { classes, lease_s }) => {
                     self.lease = Duration::from_secs_f64(lease_s.clamp(1.0, 3600.0));
                     if !is_welcome {
@@ -213,7 +213,7 @@ impl Worker<'_> {
 
     /// Asks the coordinator. While NATS is away nothing is asked: the client would keep all of it,
     /// and send it when it is back.
-    async fn ask(&self, request: &Request) -> Result<Reply, String> {
+    async fn ask(&self, request: &WorkerMessage) -> Result<Reply, String> {
         if !self.is_connected() {
             return Err(UNREACHED.into());
         }
@@ -232,7 +232,7 @@ impl Worker<'_> {
         }
     }
 
-    async fn ask_now(&self, request: &Request) -> Result<Reply, String> {
+    async fn ask_now(&self, request: &WorkerMessage) -> Result<Reply, String> {
         let body = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         let most = self.client.server_info().max_payload;
         if most > 0 && body.len() > most {
@@ -284,7 +284,7 @@ impl Worker<'_> {
     /// Claims an order, measures it, brings the result. An order that is not acknowledged is
     /// delivered again.
     async fn attend(&mut self, message: Message) -> Result<(), Error> {
-        let Ok(order) = serde_json::from_slice::<Order>(&message.payload) else {
+        let Ok(order) = serde_json::from_slice::<WorkOrder>(&message.payload) else {
             self.refuse(&message).await;
             return Ok(());
         };
@@ -316,7 +316,7 @@ impl Worker<'_> {
                 ended = &mut measuring => break ended,
                 () = tokio::time::sleep(self.lease / 4) => {
                     self.keep(&message).await;
-                    let beat = Request::Beat {
+                    let beat = WorkerMessage::Beat {
                         ticket,
                         attempt,
                         worker: self.hello.name.clone(),
@@ -328,7 +328,7 @@ impl Worker<'_> {
                         self.interrupt.kill_evaluation();
                     }
                     // A coordinator that was started meanwhile knows nobody.
-                    let _ = self.ask(&Request::Hello(self.hello.clone())).await;
+                    let _ = self.ask(&WorkerMessage::Hello(self.hello.clone())).await;
                 }
             }
         };
@@ -405,7 +405,7 @@ impl Worker<'_> {
         attempt: i64,
         why: Option<String>,
     ) {
-        let release = Request::Release {
+        let release = WorkerMessage::Release {
             ticket,
             attempt,
             why,
@@ -425,7 +425,7 @@ impl Worker<'_> {
 
     /// The attempt under which it may be measured; `None` where it is not to be.
     async fn claim(&self, message: &Message, ticket: Ticket, made_ms: Option<i64>) -> Option<i64> {
-        let claim = Request::Claim {
+        let claim = WorkerMessage::Claim {
             ticket,
             worker: self.hello.name.clone(),
             made_ms,
@@ -453,8 +453,14 @@ impl Worker<'_> {
 
     /// Brings a result until the coordinator has written it down, or does not want it. After a
     /// signal that is tried once; then the order is left to others, at once.
-    async fn bring(&self, message: &Message, ticket: Ticket, attempt: i64, measured: Measured) {
-        let mut result = Request::Result {
+    async fn bring(
+        &self,
+        message: &Message,
+        ticket: Ticket,
+        attempt: i64,
+        measured: EvaluationResult,
+    ) {
+        let mut result = WorkerMessage::Result {
             ticket,
             attempt,
             measured: Box::new(measured),
@@ -469,9 +475,9 @@ impl Worker<'_> {
                 self.give_back(message, ticket, attempt, Some(reason)).await;
                 return;
             }
-            let mut failed = Measured::failed(reason);
+            let mut failed = EvaluationResult::failed(reason);
             failed.host = Some(self.hello.name.clone());
-            result = Request::Result {
+            result = WorkerMessage::Result {
                 ticket,
                 attempt,
                 measured: Box::new(failed),
@@ -503,7 +509,7 @@ impl Worker<'_> {
 
 /// One order while it is measured, in a thread of its own.
 struct Measuring {
-    order: Order,
+    order: WorkOrder,
     /// What an order without a known signature may do.
     allow: Option<crate::config::Allow>,
     state_dir: PathBuf,
@@ -513,7 +519,7 @@ struct Measuring {
 
 impl Measuring {
     /// What came of it, or why it cannot be begun on this host; and whether the host is as it was.
-    fn run(self) -> (Result<Measured, String>, bool) {
+    fn run(self) -> (Result<EvaluationResult, String>, bool) {
         let roots = Roots::default();
         let path = self.order.dir.join("experiment.json");
         let spec = serde_json::to_string(&self.order.spec)
@@ -544,14 +550,14 @@ impl Measuring {
                 Err(error) => return (Err(error.to_string()), true),
             };
         }
-        let mut count = |event: &Event<'_>| {
-            if let Event::Block { done, .. } = event {
+        let mut count = |event: &LedgerEvent<'_>| {
+            if let LedgerEvent::Block { done, .. } = event {
                 self.blocks.store(*done, Ordering::Relaxed);
             }
         };
         let measured = assignment::measure(&spec, &self.order.assignment, &mut live, &mut count);
         let restored = live.restore();
-        let measured = measured.unwrap_or_else(|error| Measured::failed(error.to_string()));
+        let measured = measured.unwrap_or_else(|error| EvaluationResult::failed(error.to_string()));
         let purpose = self.order.assignment.purpose;
         match restored {
             Ok(restored) => (or_why_not(measured, purpose), restored.is_complete()),
@@ -563,7 +569,7 @@ impl Measuring {
 /// What was measured, or why another host is to measure it: where the harness failed before the
 /// first block, it may not there. A verification's runs are few, and what claims rest on: no
 /// failure of this host may be a finding.
-fn or_why_not(measured: Measured, purpose: Purpose) -> Result<Measured, String> {
+fn or_why_not(measured: EvaluationResult, purpose: Purpose) -> Result<EvaluationResult, String> {
     let is_for_others = match purpose {
         Purpose::Search => measured.failure == Some(Failure::Harness) && measured.blocks.is_empty(),
         Purpose::Verification => measured.failure.is_some(),

@@ -60,7 +60,7 @@ pub struct JvmSample {
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum HsperfValue {
     /// A `long`.
     Long(i64),
     /// A string.
@@ -93,9 +93,9 @@ struct Heap {
 }
 
 impl Heap {
-    fn of(counters: &HashMap<String, Value>) -> Self {
+    fn of(counters: &HashMap<String, HsperfValue>) -> Self {
         let long = |name: &str| match counters.get(name) {
-            Some(Value::Long(value)) => u64::try_from(*value).ok(),
+            Some(HsperfValue::Long(value)) => u64::try_from(*value).ok(),
             _ => None,
         };
         // Collector 0 is the young one and collector 1 the full one; 2 counts pauses that leave the
@@ -179,7 +179,7 @@ impl HsPerf {
         self.allocated_bytes = self.allocated_bytes.max(now_bytes);
         self.last = Some(heap);
         let long = |name: String| match counters.get(&name) {
-            Some(Value::Long(value)) => u64::try_from(*value).unwrap_or(0),
+            Some(HsperfValue::Long(value)) => u64::try_from(*value).unwrap_or(0),
             _ => 0,
         };
         let collectors = |what: &str| {
@@ -208,7 +208,7 @@ impl HsPerf {
     /// # Errors
     ///
     /// [`HostError::HsPerf`].
-    pub fn counters(&self) -> Result<HashMap<String, Value>, HostError> {
+    pub fn counters(&self) -> Result<HashMap<String, HsperfValue>, HostError> {
         let error = |why: String| HostError::HsPerf {
             pid: self.pid,
             path: self.path.clone(),
@@ -265,7 +265,7 @@ fn find(pid: u32, roots: &Roots) -> Option<PathBuf> {
 /// # Errors
 ///
 /// What is wrong, in words.
-pub fn parse(bytes: &[u8]) -> Result<HashMap<String, Value>, String> {
+pub fn parse(bytes: &[u8]) -> Result<HashMap<String, HsperfValue>, String> {
     let prologue = bytes
         .get(..PROLOGUE_BYTES)
         .ok_or("it is shorter than its prologue")?;
@@ -311,11 +311,11 @@ pub fn parse(bytes: &[u8]) -> Result<HashMap<String, Value>, String> {
                 } else {
                     i64::from_be_bytes(*raw)
                 };
-                counters.insert(name, Value::Long(value));
+                counters.insert(name, HsperfValue::Long(value));
             }
             (b'B', 1..) => {
                 let data = data.get(..vector).unwrap_or(data);
-                counters.insert(name, Value::Text(text_of(data)));
+                counters.insert(name, HsperfValue::Text(text_of(data)));
             }
             _ => {}
         }

@@ -8,7 +8,7 @@ use host::{
 };
 use serde::Serialize;
 
-use crate::config::{BestEffort, Config};
+use crate::config::{BestEffort, IsolationConfig};
 use crate::error::IsolateError;
 use crate::latency::surroundings;
 use crate::subject::{group_of_work, is_same_or_above, own_group, place_of};
@@ -122,7 +122,7 @@ fn described(work: &BestEffort) -> String {
 ///
 /// The configuration is wrong.
 pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
-    let config = Config::read(path)?;
+    let config = IsolationConfig::read(path)?;
     let mut check = Check::default();
     let mut services = Vec::new();
     for (service, objective, source) in &config.services {

@@ -127,13 +127,14 @@ pub struct BestEffort {
     /// it again when it ends.
     pub command: Option<Vec<String>>,
     /// How the report measures the work done. By default in CPU seconds.
-    pub progress: Option<Progress>,
+    pub progress: Option<WorkProgress>,
 }
 
 /// How the work done by best-effort work is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Progress {
+#[schemars(rename = "Progress")]
+pub struct WorkProgress {
     /// A shell command. The last number that it prints is the number of units of work done since
     /// the start.
     pub command: String,
@@ -179,7 +180,7 @@ impl Default for PolicyConfig {
 
 /// An objective, understood.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Objective {
+pub struct LatencyObjective {
     /// 0 to 100.
     pub percentile: f64,
     /// The latency that the percentile has to stay below.
@@ -190,16 +191,16 @@ pub struct Objective {
 
 /// A configuration, understood and checked against itself.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct IsolationConfig {
     /// The services with their objectives and sources.
-    pub services: Vec<(Service, Objective, SourceSpec)>,
+    pub services: Vec<(Service, LatencyObjective, SourceSpec)>,
     /// The best-effort groups.
     pub best_effort: Vec<BestEffort>,
     /// The policy.
     pub policy: PolicyConfig,
 }
 
-impl Config {
+impl IsolationConfig {
     /// Reads a file: JSON where its name ends so, else TOML.
     ///
     /// # Errors
@@ -352,7 +353,7 @@ fn objective(
     source: &Source,
     at: &str,
     map: &BTreeMap<String, f64>,
-) -> Result<Objective, SpecError> {
+) -> Result<LatencyObjective, SpecError> {
     let window_s = map.get("window_s").copied().unwrap_or(WINDOW_S);
     if !(1.0..=600.0).contains(&window_s) {
         return Err(source.error(&format!("{at}.window_s"), "must be between 1 and 600"));
@@ -374,7 +375,7 @@ fn objective(
         if found.is_some() {
             return Err(source.error(at, "give one percentile: the tail that counts"));
         }
-        found = Some(Objective {
+        found = Some(LatencyObjective {
             percentile,
             latency_ms: *latency_ms,
             window_s,
@@ -393,11 +394,11 @@ pub fn schema() -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Config, String> {
+    fn read(text: &str) -> Result<IsolationConfig, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("i.toml");
         std::fs::write(&path, text).unwrap();
-        Config::read(&path).map_err(|error| {
+        IsolationConfig::read(&path).map_err(|error| {
             let text = error.to_string();
             text.replace(&format!("{}/", dir.path().display()), "")
         })

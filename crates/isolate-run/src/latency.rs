@@ -6,7 +6,7 @@ use std::time::Duration;
 use isolation::Tail;
 use wire_latency::{Distribution, Monitor, NoData, SourceSpec, Surroundings, WindowRules};
 
-use crate::config::Objective;
+use crate::config::LatencyObjective;
 use crate::error::IsolateError;
 
 /// A source that has said nothing for this long, or for a window where windows are shorter, has no
@@ -26,7 +26,7 @@ const WIRE_BUDGET_CORES: f64 = 0.0025;
 /// What a source is told of a service, one of so many.
 pub(crate) fn surroundings(
     pid: Option<u32>,
-    objective: &Objective,
+    objective: &LatencyObjective,
     services: usize,
 ) -> Surroundings {
     #[expect(clippy::cast_precision_loss, reason = "a few services")]
@@ -41,7 +41,7 @@ pub(crate) fn surroundings(
 /// A polled source.
 pub(crate) struct Latency {
     monitor: Monitor,
-    objective: Objective,
+    objective: LatencyObjective,
 }
 
 /// What a look gives.
@@ -59,7 +59,7 @@ impl Latency {
     pub(crate) fn start(
         service: &str,
         spec: &SourceSpec,
-        objective: Objective,
+        objective: LatencyObjective,
         surroundings: &Surroundings,
         every: Duration,
     ) -> Result<Self, IsolateError> {
@@ -121,7 +121,7 @@ impl Latency {
 
 /// The tail of a distribution, with the number of requests above the objective where that can be
 /// told.
-fn tail(distribution: &Distribution, objective: &Objective) -> Option<Tail> {
+fn tail(distribution: &Distribution, objective: &LatencyObjective) -> Option<Tail> {
     let quantile = objective.percentile / 100.0;
     let requests = distribution.requests();
     let latency_us = distribution.quantile_us(quantile)?;
@@ -177,7 +177,7 @@ mod tests {
         for request in 1..=1000_u64 {
             fine.record_ns(request * 10_000);
         }
-        let objective = Objective {
+        let objective = LatencyObjective {
             percentile: 99.0,
             latency_ms: 5.0,
             window_s: 15.0,
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_figure_has_no_counts_and_nothing_has_no_tail() {
-        let objective = Objective {
+        let objective = LatencyObjective {
             percentile: 99.0,
             latency_ms: 5.0,
             window_s: 15.0,

@@ -1,5 +1,5 @@
-//! Isolation on a live host. [`Config`] says which services and best-effort groups there are,
-//! [`run`] steers them with a controller of `isolation`, and [`check`] and [`selftest`] say
+//! Isolation on a live host. [`IsolationConfig`] says which services and best-effort groups there
+//! are, [`run`] steers them with a controller of `isolation`, and [`check`] and [`selftest`] say
 //! beforehand what this host can do.
 //!
 //! In each step the loop reads latency and counters ([`Observation`](isolation::Observation)), asks
@@ -26,11 +26,11 @@ mod subject;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};
-pub use config::{BestEffort, Config, Objective, PolicyConfig, Service, schema};
+pub use config::{BestEffort, IsolationConfig, LatencyObjective, PolicyConfig, Service, schema};
 pub use error::IsolateError;
-pub use record::{Entry, Recorded, read as read_record};
-pub use run::{Finish, Options, Watcher, run};
+pub use record::{RecordLine, RecordedRun, read as read_record};
+pub use run::{Finish, RunOptions, Watcher, run};
 pub use selftest::{SelftestRow, selftest};
-pub use status::{GroupStatus, ServiceStatus, Status, read as read_status};
-pub use steer::Outcome;
+pub use status::{GroupStatus, IsolationStatus, ServiceStatus, read as read_status};
+pub use steer::DecisionOutcome;
 pub use watchdog::watchdog;

@@ -8,8 +8,8 @@ use isolation::Decision;
 use serde::{Deserialize, Serialize};
 
 use crate::error::IsolateError;
-use crate::status::Status;
-use crate::steer::Outcome;
+use crate::status::IsolationStatus;
+use crate::steer::DecisionOutcome;
 
 /// The record ends here: about a week of one service and one group.
 const BYTES_MAX: u64 = 512 << 20;
@@ -18,9 +18,9 @@ const NAME: &str = "run.jsonl";
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Entry {
+pub enum RecordLine {
     /// How everything stood.
-    Row(Box<Status>),
+    Row(Box<IsolationStatus>),
     /// A decision and what became of it.
     Decision {
         /// Seconds since the start.
@@ -28,7 +28,7 @@ pub enum Entry {
         /// The decision.
         decision: Decision,
         /// What became of it.
-        outcome: Outcome,
+        outcome: DecisionOutcome,
     },
     /// Something else that happened.
     Note {
@@ -59,7 +59,7 @@ impl Recorder {
         })
     }
 
-    pub(crate) fn write(&mut self, entry: &Entry) -> Result<(), IsolateError> {
+    pub(crate) fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
         if self.length > BYTES_MAX {
             return Ok(());
         }
@@ -74,11 +74,11 @@ impl Recorder {
 
 /// A record, read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recorded {
+pub struct RecordedRun {
     /// How everything stood, second by second.
-    pub rows: Vec<Status>,
+    pub rows: Vec<IsolationStatus>,
     /// Decisions with what became of them.
-    pub decisions: Vec<(f64, Decision, Outcome)>,
+    pub decisions: Vec<(f64, Decision, DecisionOutcome)>,
     /// What else happened.
     pub notes: Vec<(f64, String)>,
 }
@@ -88,22 +88,22 @@ pub struct Recorded {
 /// # Errors
 ///
 /// [`IsolateError::File`]; [`IsolateError::Record`] names a damaged line.
-pub fn read(directory: &Path) -> Result<Recorded, IsolateError> {
+pub fn read(directory: &Path) -> Result<RecordedRun, IsolateError> {
     let path = directory.join(NAME);
     let failed = |error| IsolateError::file(&path, error);
     let file = File::open(&path).map_err(failed)?;
-    let mut recorded = Recorded::default();
+    let mut recorded = RecordedRun::default();
     let mut lines = BufReader::new(file).lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
         let line = line.map_err(failed)?;
         match serde_json::from_str(&line) {
-            Ok(Entry::Row(row)) => recorded.rows.push(*row),
-            Ok(Entry::Decision {
+            Ok(RecordLine::Row(row)) => recorded.rows.push(*row),
+            Ok(RecordLine::Decision {
                 at_s,
                 decision,
                 outcome,
             }) => recorded.decisions.push((at_s, decision, outcome)),
-            Ok(Entry::Note { at_s, text }) => recorded.notes.push((at_s, text)),
+            Ok(RecordLine::Note { at_s, text }) => recorded.notes.push((at_s, text)),
             Err(_) if lines.peek().is_none() => break,
             Err(error) => {
                 return Err(IsolateError::Record {
@@ -119,7 +119,7 @@ pub fn read(directory: &Path) -> Result<Recorded, IsolateError> {
 
 #[cfg(test)]
 mod tests {
-    use isolation::{Reason, Setting};
+    use isolation::{ActuatorSetting, Reason};
 
     use super::*;
 
@@ -127,14 +127,14 @@ mod tests {
     fn a_record_is_read_back_without_its_torn_last_line() {
         let dir = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::create(&dir.path().join("run")).unwrap();
-        let decision = Decision::group("batch", Setting::Off(true), Reason::NoData);
-        let entry = Entry::Decision {
+        let decision = Decision::group("batch", ActuatorSetting::Off(true), Reason::NoData);
+        let entry = RecordLine::Decision {
             at_s: 1.0,
             decision: decision.clone(),
-            outcome: Outcome::Refused("no".to_owned()),
+            outcome: DecisionOutcome::Refused("no".to_owned()),
         };
         recorder.write(&entry).unwrap();
-        let note = Entry::Note {
+        let note = RecordLine::Note {
             at_s: 2.0,
             text: "read again".to_owned(),
         };
@@ -143,7 +143,7 @@ mod tests {
         let recorded = read(&dir.path().join("run")).unwrap();
         assert_eq!(
             recorded.decisions,
-            [(1.0, decision, Outcome::Refused("no".to_owned()))]
+            [(1.0, decision, DecisionOutcome::Refused("no".to_owned()))]
         );
         assert_eq!(recorded.notes.len(), 1);
         recorder.file.write_all(b"\n{}\n").unwrap();

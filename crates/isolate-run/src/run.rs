@@ -14,13 +14,13 @@ use host::RestoreReport;
 use isolation::guarded;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-pub use self::options::{Options, Watcher};
+pub use self::options::{RunOptions, Watcher};
 use self::session::Session;
 use self::subjects::{Steered, open_services, steered};
-use crate::config::Config;
+use crate::config::IsolationConfig;
 use crate::error::IsolateError;
-use crate::record::Entry;
-use crate::status::{self, Status};
+use crate::record::RecordLine;
+use crate::status::{self, IsolationStatus};
 
 /// How often services and groups are looked for again.
 const FIND_EVERY: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub struct Finish {
     /// The signal that ended it, if one did.
     pub signal: Option<i32>,
     /// How everything stood at the end.
-    pub status: Status,
+    pub status: IsolationStatus,
 }
 
 /// Runs until a signal, or for the options' duration.
@@ -50,10 +50,10 @@ pub struct Finish {
 pub fn run(
     path: &Path,
     state_dir: &Path,
-    options: &Options,
+    options: &RunOptions,
     watcher: &mut dyn Watcher,
 ) -> Result<Finish, IsolateError> {
-    let config = Config::read(path)?;
+    let config = IsolationConfig::read(path)?;
     let signal = Arc::new(AtomicUsize::new(0));
     let reload = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -90,7 +90,7 @@ impl Session {
     fn run(
         &mut self,
         path: &Path,
-        options: &Options,
+        options: &RunOptions,
         watcher: &mut dyn Watcher,
         signal: &AtomicUsize,
         reload: &AtomicBool,
@@ -130,7 +130,7 @@ impl Session {
                 let status = self.status();
                 status::write(&self.state_dir, &status);
                 watcher.row(&status);
-                self.write(&Entry::Row(Box::new(status)))?;
+                self.write(&RecordLine::Row(Box::new(status)))?;
                 self.services.iter_mut().for_each(|service| {
                     if let Some(seen) = &mut service.seen {
                         seen.fresh = None;
@@ -168,7 +168,7 @@ impl Session {
     /// Reads the configuration again. A controller of the same policy goes on with what it has
     /// learnt. A configuration that is wrong is said, and the old one stays.
     fn reload(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
-        let config = match Config::read(path) {
+        let config = match IsolationConfig::read(path) {
             Ok(config) => config,
             Err(error) => {
                 return self.note(watcher, &format!("the old configuration stays: {error}"));
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// Groups that are still named go on as they are; the others get back what they had.
-    fn exchange_groups(&mut self, config: &Config) -> Result<(), IsolateError> {
+    fn exchange_groups(&mut self, config: &IsolationConfig) -> Result<(), IsolateError> {
         let mut old: Vec<Steered> = std::mem::take(&mut self.groups);
         for work in &config.best_effort {
             let kept = old.iter().position(|group| group.work.config == *work);

@@ -62,7 +62,7 @@ pub struct GroupStatus {
 
 /// How everything stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct IsolationStatus {
     /// When, as RFC 3339 has it.
     pub time: String,
     /// Seconds since the start.
@@ -104,7 +104,7 @@ fn path(state_dir: &Path) -> PathBuf {
 }
 
 /// Writes the status for other processes. It is not kept over a power cut.
-pub(crate) fn write(state_dir: &Path, status: &Status) {
+pub(crate) fn write(state_dir: &Path, status: &IsolationStatus) {
     let text = serde_json::to_vec(status).unwrap_or_default();
     let next = path(state_dir).with_extension("next");
     // A full disk takes the status away, not the controller.
@@ -121,18 +121,19 @@ pub(crate) fn remove(state_dir: &Path) {
 /// # Errors
 ///
 /// The file is there and cannot be read.
-pub fn read(state_dir: &Path) -> Result<Option<Status>, IsolateError> {
+pub fn read(state_dir: &Path) -> Result<Option<IsolationStatus>, IsolateError> {
     let path = path(state_dir);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(IsolateError::file(&path, error)),
     };
-    let status: Status = serde_json::from_slice(&bytes).map_err(|error| IsolateError::Record {
-        path,
-        line: error.line(),
-        why: error.to_string(),
-    })?;
+    let status: IsolationStatus =
+        serde_json::from_slice(&bytes).map_err(|error| IsolateError::Record {
+            path,
+            line: error.line(),
+            why: error.to_string(),
+        })?;
     // A killed controller leaves its file.
     let lives = host::start_time(&host::Roots::default(), status.pid).is_ok();
     Ok(lives.then_some(status))

@@ -7,7 +7,7 @@ use host::{
     Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, Freezer, Frequency,
     HostError, Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
 };
-use isolation::{Decision, Setting, Subject};
+use isolation::{ActuatorSetting, Decision, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::subject::Place;
@@ -15,7 +15,7 @@ use crate::subject::Place;
 /// What became of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome", content = "why")]
-pub enum Outcome {
+pub enum DecisionOutcome {
     /// It is in force.
     Applied,
     /// It was only written down: `observe = true`.
@@ -81,24 +81,24 @@ impl Steer {
         decision: &Decision,
         place: Option<&Place>,
         services: &[Place],
-    ) -> Outcome {
+    ) -> DecisionOutcome {
         let key = (decision.subject.clone(), decision.setting.actuator());
         if let Some(why) = self.yielded.get(&key) {
-            return Outcome::Yielded(why.clone());
+            return DecisionOutcome::Yielded(why.clone());
         }
         match self.set(journal, decision, place, services) {
-            Ok(()) => Outcome::Applied,
-            Err(Trouble::Lacking(why)) => Outcome::Lacking(why),
+            Ok(()) => DecisionOutcome::Applied,
+            Err(Trouble::Lacking(why)) => DecisionOutcome::Lacking(why),
             Err(Trouble::Host(error @ HostError::Disturbed { .. })) => {
                 let why = error.to_string();
                 self.yielded.insert(key, why.clone());
-                Outcome::Yielded(why)
+                DecisionOutcome::Yielded(why)
             }
-            Err(Trouble::Host(HostError::Absent { .. })) => Outcome::Vanished,
+            Err(Trouble::Host(HostError::Absent { .. })) => DecisionOutcome::Vanished,
             Err(Trouble::Host(error)) if matches!(error.errno(), Some(ENOENT | ENODEV)) => {
-                Outcome::Vanished
+                DecisionOutcome::Vanished
             }
-            Err(Trouble::Host(error)) => Outcome::Refused(error.to_string()),
+            Err(Trouble::Host(error)) => DecisionOutcome::Refused(error.to_string()),
         }
     }
 
@@ -109,7 +109,7 @@ impl Steer {
         place: Option<&Place>,
         services: &[Place],
     ) -> Result<(), Trouble> {
-        if let Setting::Power(share) = decision.setting {
+        if let ActuatorSetting::Power(share) = decision.setting {
             return self.power(journal, share);
         }
         let group = place
@@ -121,8 +121,8 @@ impl Steer {
             Subject::Machine => String::new(),
         };
         match decision.setting {
-            Setting::Off(off) => self.switch(journal, &name, &group, off)?,
-            Setting::CpuIdle(on) => {
+            ActuatorSetting::Off(off) => self.switch(journal, &name, &group, off)?,
+            ActuatorSetting::CpuIdle(on) => {
                 let idle = CpuIdle { group };
                 idle.probe(&roots).map_err(Trouble::Lacking)?;
                 // A write that changes nothing is no act.
@@ -130,10 +130,10 @@ impl Steer {
                     idle.apply(journal, &roots, &Wanted::On(on))?;
                 }
             }
-            Setting::Weight(weight) => {
+            ActuatorSetting::Weight(weight) => {
                 CpuWeight { group }.apply(journal, &roots, &Wanted::Weight(weight))?
             }
-            Setting::QuotaCores(cores) => {
+            ActuatorSetting::QuotaCores(cores) => {
                 self.quotas.insert(name.clone(), cores);
                 if let Some(wanted) = self.squeezed.get_mut(&name) {
                     *wanted = cores;
@@ -141,27 +141,27 @@ impl Steer {
                     self.quota(journal, &group, cores)?;
                 }
             }
-            Setting::Cores(cores) => self.cores(journal, &group, cores, services)?,
-            Setting::LlcWays(ways) => {
+            ActuatorSetting::Cores(cores) => self.cores(journal, &group, cores, services)?,
+            ActuatorSetting::LlcWays(ways) => {
                 let resctrl = self.resctrl(journal, &name, place)?;
                 let ways = u32::try_from(ways).unwrap_or(u32::MAX);
                 resctrl.apply(journal, &roots, &Wanted::Ways(ways))?;
             }
-            Setting::MemoryBandwidthPercent(percent) => {
+            ActuatorSetting::MemoryBandwidthPercent(percent) => {
                 let resctrl = self.resctrl(journal, &name, place)?;
                 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
                 let share = percent as f64 / 100.0;
                 resctrl.apply(journal, &roots, &Wanted::Share(share))?;
             }
-            Setting::Frequency(share) => {
+            ActuatorSetting::Frequency(share) => {
                 let cpuset = Cpuset { group };
                 let cpus = host::parse_cpu_list(&cpuset.read(&roots)?)?;
                 let frequency = Frequency { cpus };
                 frequency.probe(&roots).map_err(Trouble::Lacking)?;
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
             }
-            Setting::EgressMbit(rate) => self.egress(journal, group, rate)?,
-            Setting::Power(_) => {}
+            ActuatorSetting::EgressMbit(rate) => self.egress(journal, group, rate)?,
+            ActuatorSetting::Power(_) => {}
         }
         Ok(())
     }
@@ -343,7 +343,11 @@ mod tests {
         ("sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "100000\n"),
     ];
 
-    fn carry(steer: &mut Steer, journal: &mut Journal, setting: Setting) -> Outcome {
+    fn carry(
+        steer: &mut Steer,
+        journal: &mut Journal,
+        setting: ActuatorSetting,
+    ) -> DecisionOutcome {
         let place = Place {
             group: Some("batch".to_owned()),
             pid: None,
@@ -359,14 +363,17 @@ mod tests {
             fs::read_to_string(dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us")).unwrap()
         };
         let all = [
-            (Setting::QuotaCores(Some(0.5)), "50000"),
-            (Setting::Off(true), "1000"),
-            (Setting::QuotaCores(Some(0.7)), "1000"),
-            (Setting::Off(false), "70000"),
-            (Setting::QuotaCores(None), "-1"),
+            (ActuatorSetting::QuotaCores(Some(0.5)), "50000"),
+            (ActuatorSetting::Off(true), "1000"),
+            (ActuatorSetting::QuotaCores(Some(0.7)), "1000"),
+            (ActuatorSetting::Off(false), "70000"),
+            (ActuatorSetting::QuotaCores(None), "-1"),
         ];
         for (setting, wanted) in all {
-            assert_eq!(carry(&mut steer, &mut journal, setting), Outcome::Applied);
+            assert_eq!(
+                carry(&mut steer, &mut journal, setting),
+                DecisionOutcome::Applied
+            );
             assert_eq!(quota().trim(), wanted, "{setting:?}");
         }
     }
@@ -375,36 +382,62 @@ mod tests {
     fn what_a_host_lacks_and_who_else_writes_is_said() {
         let (dir, mut steer, mut journal) = host(CPU);
         for setting in [
-            Setting::LlcWays(2),
-            Setting::Cores(1),
-            Setting::EgressMbit(1.0),
-            Setting::Power(0.5),
+            ActuatorSetting::LlcWays(2),
+            ActuatorSetting::Cores(1),
+            ActuatorSetting::EgressMbit(1.0),
+            ActuatorSetting::Power(0.5),
         ] {
             let outcome = carry(&mut steer, &mut journal, setting);
             assert!(
-                matches!(outcome, Outcome::Lacking(_) | Outcome::Refused(_)),
+                matches!(
+                    outcome,
+                    DecisionOutcome::Lacking(_) | DecisionOutcome::Refused(_)
+                ),
                 "{setting:?} {outcome:?}"
             );
         }
-        carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.5)));
+        carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.5)),
+        );
         let file = dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us");
         fs::write(&file, "33000\n").unwrap();
-        let outcome = carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6)));
-        assert!(matches!(outcome, Outcome::Yielded(_)), "{outcome:?}");
+        let outcome = carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.6)),
+        );
+        assert!(
+            matches!(outcome, DecisionOutcome::Yielded(_)),
+            "{outcome:?}"
+        );
         // Left to them from now on, whatever they do.
         fs::write(&file, "50000\n").unwrap();
-        carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6)));
+        carry(
+            &mut steer,
+            &mut journal,
+            ActuatorSetting::QuotaCores(Some(0.6)),
+        );
         assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50000");
         assert_eq!(steer.yielded().count(), 1);
         steer.reload(None);
         assert_eq!(
-            carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6))),
-            Outcome::Applied
+            carry(
+                &mut steer,
+                &mut journal,
+                ActuatorSetting::QuotaCores(Some(0.6))
+            ),
+            DecisionOutcome::Applied
         );
         fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpu/batch")).unwrap();
         assert_eq!(
-            carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.1))),
-            Outcome::Vanished
+            carry(
+                &mut steer,
+                &mut journal,
+                ActuatorSetting::QuotaCores(Some(0.1))
+            ),
+            DecisionOutcome::Vanished
         );
     }
 }

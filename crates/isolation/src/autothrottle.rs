@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::controller::{Controller, Every, Outbox};
-use crate::decision::{Decision, Reason, Setting, Subject};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::harm::{HarmMemory, load_step_near};
 use crate::numbers::number;
-use crate::observation::{Observation, ServiceSeen};
-use crate::tail::Verdict;
+use crate::observation::{MachineObservation, ServiceSeen};
+use crate::tail::TailVerdict;
 
 /// Ten quota periods of 100 ms (the paper's N).
 const CAPTAIN_S: f64 = 1.0;
@@ -116,8 +116,8 @@ impl Default for Autothrottle {
     }
 }
 
-impl Controller for Autothrottle {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Autothrottle {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         if !self.every.is_due(now_s) {
             return Vec::new();
         }
@@ -144,13 +144,13 @@ impl Controller for Autothrottle {
                 let bound = steered.harm.bound("", step, now_s);
                 let next = steered.rung + 1;
                 match tail.verdict(service.objective_ms) {
-                    Verdict::Violated => {
+                    TailVerdict::Violated => {
                         steered
                             .harm
                             .record("", step, number(steered.rung as u64), now_s);
                         steered.rung = steered.rung.saturating_sub(1);
                     }
-                    Verdict::Within
+                    TailVerdict::Within
                         if tail.slack(service.objective_ms) > 0.1
                             && next < LADDER.len()
                             && bound.is_none_or(|bound| number(next as u64) < bound) =>
@@ -166,8 +166,11 @@ impl Controller for Autothrottle {
             }
             if let Some(quota) = steered.captain.quota_cores {
                 let subject = Subject::Service(service.name.clone());
-                self.outbox
-                    .put(subject, Setting::QuotaCores(Some(quota)), steered.why);
+                self.outbox.put(
+                    subject,
+                    ActuatorSetting::QuotaCores(Some(quota)),
+                    steered.why,
+                );
             }
         }
         self.outbox.take()

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::decision::{Decision, Reason, Setting};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::numbers::number;
 use crate::plant::{GROUP, Moment, Plant, PlantModel};
 
@@ -52,7 +52,10 @@ pub fn ceiling(model: &PlantModel, load: f64) -> Ceiling {
         with_everything: load,
     };
     for quota in (1..=SHARES).map(|part| model.cores * number(part) / number(SHARES)) {
-        let cpu = [Setting::CpuIdle(true), Setting::QuotaCores(Some(quota))];
+        let cpu = [
+            ActuatorSetting::CpuIdle(true),
+            ActuatorSetting::QuotaCores(Some(quota)),
+        ];
         best.with_quota = best.with_quota.max(utilisation(&model, &cpu, FREE, load));
         for rest in &rests {
             let used = utilisation(&model, &cpu, *rest, load);
@@ -61,7 +64,7 @@ pub fn ceiling(model: &PlantModel, load: f64) -> Ceiling {
     }
     for cores in (1..).take_while(|cores| number(*cores) < model.cores) {
         for rest in &rests {
-            let used = utilisation(&model, &[Setting::Cores(cores)], *rest, load);
+            let used = utilisation(&model, &[ActuatorSetting::Cores(cores)], *rest, load);
             best.with_everything = best.with_everything.max(used);
         }
     }
@@ -89,11 +92,11 @@ fn every_rest(model: &PlantModel) -> Vec<Rest> {
 }
 
 /// The machine's use under these settings; 0 where the objective is violated.
-fn utilisation(model: &PlantModel, cpu: &[Setting], rest: Rest, load: f64) -> f64 {
+fn utilisation(model: &PlantModel, cpu: &[ActuatorSetting], rest: Rest, load: f64) -> f64 {
     let mut settings = cpu.to_vec();
-    settings.extend(rest.ways.map(Setting::LlcWays));
-    settings.push(Setting::Frequency(rest.frequency));
-    settings.extend(rest.egress_mbit.map(Setting::EgressMbit));
+    settings.extend(rest.ways.map(ActuatorSetting::LlcWays));
+    settings.push(ActuatorSetting::Frequency(rest.frequency));
+    settings.extend(rest.egress_mbit.map(ActuatorSetting::EgressMbit));
     let decisions: Vec<Decision> = settings
         .into_iter()
         .map(|setting| Decision::group(GROUP, setting, Reason::Start))

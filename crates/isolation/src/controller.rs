@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::decision::{Decision, Reason, Setting, Subject};
-use crate::observation::Observation;
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
+use crate::observation::MachineObservation;
 
 /// A state machine that shares a machine.
-pub trait Controller: Send {
+pub trait IsolationController: Send {
     /// Looks once. `now_s` comes from a clock that never goes back. The result holds new settings
     /// only.
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision>;
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision>;
 
     /// Whether it steers by latency. One that does is stopped where no latency is known.
     fn needs_latency(&self) -> bool {
@@ -33,13 +33,13 @@ pub trait Controller: Send {
 /// changes go out.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    sent: BTreeMap<(Subject, &'static str), Setting>,
+    sent: BTreeMap<(Subject, &'static str), ActuatorSetting>,
     decisions: Vec<Decision>,
 }
 
 impl Outbox {
     /// A wish; it goes out if it differs from the last one.
-    pub(crate) fn put(&mut self, subject: Subject, setting: Setting, reason: Reason) {
+    pub(crate) fn put(&mut self, subject: Subject, setting: ActuatorSetting, reason: Reason) {
         let key = (subject.clone(), setting.actuator());
         if self.sent.get(&key) != Some(&setting) {
             self.sent.insert(key, setting);
@@ -53,7 +53,12 @@ impl Outbox {
 
     /// The same wish for every group that runs. What was said to a group that does not run is
     /// forgotten.
-    pub(crate) fn put_groups(&mut self, seen: &Observation, setting: Setting, reason: Reason) {
+    pub(crate) fn put_groups(
+        &mut self,
+        seen: &MachineObservation,
+        setting: ActuatorSetting,
+        reason: Reason,
+    ) {
         for group in &seen.groups {
             let subject = Subject::Group(group.name.clone());
             if group.is_running {

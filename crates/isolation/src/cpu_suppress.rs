@@ -2,9 +2,9 @@
 //! what 65 % of the machine's CPU leaves over the use of services and system. It never looks at a
 //! latency.
 
-use crate::controller::{Controller, Every, Outbox};
-use crate::decision::{Decision, Reason, Setting};
-use crate::observation::Observation;
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
+use crate::observation::MachineObservation;
 
 /// koordlet's `CPUSuppressIntervalSeconds`.
 const INTERVAL_S: f64 = 1.0;
@@ -35,8 +35,8 @@ impl CpuSuppress {
     }
 }
 
-impl Controller for CpuSuppress {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for CpuSuppress {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         if self.every.is_due(now_s) {
             let cores = seen.machine.cores;
             let others = (seen.machine.busy_cores - seen.group_cores()).max(seen.service_cores());
@@ -52,7 +52,7 @@ impl Controller for CpuSuppress {
         }
         if let Some(quota) = self.quota_cores {
             let groups = crate::numbers::number(seen.running_groups().count().max(1) as u64);
-            let setting = Setting::QuotaCores(Some(quota / groups));
+            let setting = ActuatorSetting::QuotaCores(Some(quota / groups));
             self.outbox.put_groups(seen, setting, Reason::CpuUse);
         }
         self.outbox.take()
@@ -69,18 +69,18 @@ mod tests {
     use crate::observation::{GroupSeen, ServiceSeen};
 
     fn quota(suppress: &mut CpuSuppress, service_cores: f64, now_s: f64) -> Option<f64> {
-        let mut seen = Observation {
+        let mut seen = MachineObservation {
             services: vec![ServiceSeen {
                 cpu_cores: service_cores,
                 ..ServiceSeen::without_data("web", 5.0)
             }],
             groups: vec![GroupSeen::running("batch", 10.0)],
-            ..Observation::of_cores(80.0)
+            ..MachineObservation::of_cores(80.0)
         };
         seen.machine.busy_cores = service_cores + 10.0;
         let decisions = suppress.step(&seen, now_s);
         decisions.first().map(|decision| match decision.setting {
-            Setting::QuotaCores(Some(cores)) => cores,
+            ActuatorSetting::QuotaCores(Some(cores)) => cores,
             other => panic!("{other:?}"),
         })
     }

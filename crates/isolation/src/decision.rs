@@ -19,7 +19,7 @@ pub enum Subject {
 /// One actuator's new setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Setting {
+pub enum ActuatorSetting {
     /// The group stands still (frozen, or at the kernel's least quota), or runs.
     Off(bool),
     /// The kernel runs the group only when nobody else wants the CPU.
@@ -42,7 +42,7 @@ pub enum Setting {
     Power(f64),
 }
 
-impl Setting {
+impl ActuatorSetting {
     /// The actuator's name, as metrics and tables have it.
     #[must_use]
     pub fn actuator(&self) -> &'static str {
@@ -61,7 +61,7 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for ActuatorSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off(true) => f.write_str("off"),
@@ -171,7 +171,7 @@ pub struct Decision {
     /// For whom.
     pub subject: Subject,
     /// The new setting.
-    pub setting: Setting,
+    pub setting: ActuatorSetting,
     /// Why.
     pub reason: Reason,
 }
@@ -179,7 +179,7 @@ pub struct Decision {
 impl Decision {
     /// A decision about a best-effort group.
     #[must_use]
-    pub fn group(name: &str, setting: Setting, reason: Reason) -> Self {
+    pub fn group(name: &str, setting: ActuatorSetting, reason: Reason) -> Self {
         Self {
             subject: Subject::Group(name.to_owned()),
             setting,
@@ -189,7 +189,7 @@ impl Decision {
 
     /// A decision about a service.
     #[must_use]
-    pub fn service(name: &str, setting: Setting, reason: Reason) -> Self {
+    pub fn service(name: &str, setting: ActuatorSetting, reason: Reason) -> Self {
         Self {
             subject: Subject::Service(name.to_owned()),
             setting,
@@ -199,7 +199,7 @@ impl Decision {
 
     /// A decision about the machine.
     #[must_use]
-    pub fn machine(setting: Setting, reason: Reason) -> Self {
+    pub fn machine(setting: ActuatorSetting, reason: Reason) -> Self {
         Self {
             subject: Subject::Machine,
             setting,

@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::{Controller, Outbox};
-use crate::decision::{Decision, Reason, Setting, Subject};
-use crate::observation::Observation;
+use crate::controller::{IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
+use crate::observation::MachineObservation;
 
 /// The settings that the policy `static` writes. A setting that you leave out does not change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,26 +42,26 @@ impl Fixed {
     }
 }
 
-impl Controller for Fixed {
-    fn step(&mut self, seen: &Observation, _now_s: f64) -> Vec<Decision> {
+impl IsolationController for Fixed {
+    fn step(&mut self, seen: &MachineObservation, _now_s: f64) -> Vec<Decision> {
         let settings = &self.settings;
         let groups = crate::numbers::number(seen.running_groups().count().max(1) as u64);
         let for_groups = [
-            settings.weight.map(Setting::Weight),
-            settings.cpu_idle.map(Setting::CpuIdle),
+            settings.weight.map(ActuatorSetting::Weight),
+            settings.cpu_idle.map(ActuatorSetting::CpuIdle),
             settings
                 .quota_cores
-                .map(|cores| Setting::QuotaCores(Some(cores / groups))),
-            settings.cores.map(Setting::Cores),
+                .map(|cores| ActuatorSetting::QuotaCores(Some(cores / groups))),
+            settings.cores.map(ActuatorSetting::Cores),
         ];
         for setting in for_groups.into_iter().flatten() {
             self.outbox.put_groups(seen, setting, Reason::Start);
         }
         let for_services = [
-            settings.service_weight.map(Setting::Weight),
+            settings.service_weight.map(ActuatorSetting::Weight),
             settings
                 .service_quota_cores
-                .map(|cores| Setting::QuotaCores(Some(cores))),
+                .map(|cores| ActuatorSetting::QuotaCores(Some(cores))),
         ];
         for service in seen.services.iter().filter(|service| service.is_running) {
             for setting in for_services.into_iter().flatten() {

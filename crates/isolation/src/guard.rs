@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::controller::{Controller, Outbox};
-use crate::decision::{Decision, Reason, Setting, Subject};
-use crate::observation::Observation;
+use crate::controller::{IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
+use crate::observation::MachineObservation;
 use crate::policy::PolicySettings;
 
 /// Between two steps less time passes, save when the machine stood still or the process was
@@ -14,7 +14,7 @@ const GAP_S: f64 = 30.0;
 
 /// A controller with the rules that hold for all policies.
 #[must_use]
-pub fn guarded(settings: &PolicySettings) -> Box<dyn Controller> {
+pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
     Box::new(Guard {
         inner: settings.controller(),
         off: BTreeMap::new(),
@@ -25,7 +25,7 @@ pub fn guarded(settings: &PolicySettings) -> Box<dyn Controller> {
 }
 
 struct Guard {
-    inner: Box<dyn Controller>,
+    inner: Box<dyn IsolationController>,
     /// Groups that the policy itself has switched off or on.
     off: BTreeMap<String, bool>,
     outbox: Outbox,
@@ -36,7 +36,7 @@ struct Guard {
 
 impl Guard {
     /// Why best-effort work has to be off, whatever the policy thinks.
-    fn why_off(&self, seen: &Observation) -> Option<Reason> {
+    fn why_off(&self, seen: &MachineObservation) -> Option<Reason> {
         if !self.inner.needs_latency() {
             return None;
         }
@@ -54,8 +54,8 @@ impl Guard {
     }
 }
 
-impl Controller for Guard {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Guard {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         let gap_s = self.last_s.map_or(0.0, |last_s| now_s - last_s);
         if !now_s.is_finite() || gap_s < 0.0 {
             self.last_s = now_s.is_finite().then_some(now_s);
@@ -73,7 +73,8 @@ impl Controller for Guard {
                 self.outbox = Outbox::default();
             }
             self.holding = Some(reason);
-            self.outbox.put_groups(seen, Setting::Off(true), reason);
+            self.outbox
+                .put_groups(seen, ActuatorSetting::Off(true), reason);
             return self.outbox.take();
         }
         let resumed = self.holding.take().is_some();
@@ -82,7 +83,8 @@ impl Controller for Guard {
         }
         let decisions = self.inner.step(seen, now_s);
         for decision in &decisions {
-            if let (Subject::Group(name), Setting::Off(off)) = (&decision.subject, decision.setting)
+            if let (Subject::Group(name), ActuatorSetting::Off(off)) =
+                (&decision.subject, decision.setting)
             {
                 self.off.insert(name.clone(), off);
             }
@@ -97,11 +99,11 @@ impl Controller for Guard {
             let subject = Subject::Group(group.name.clone());
             let is_said = all
                 .iter()
-                .any(|d| d.subject == subject && matches!(d.setting, Setting::Off(_)));
+                .any(|d| d.subject == subject && matches!(d.setting, ActuatorSetting::Off(_)));
             if !is_off && !is_said {
                 all.push(Decision::group(
                     &group.name,
-                    Setting::Off(false),
+                    ActuatorSetting::Off(false),
                     Reason::CooldownOver,
                 ));
             }
@@ -140,14 +142,14 @@ mod tests {
     use crate::policy::Policy;
     use crate::tail::Tail;
 
-    fn seen(requests: Option<u64>) -> Observation {
+    fn seen(requests: Option<u64>) -> MachineObservation {
         let tail = requests.map(|requests| Tail {
             quantile: 0.99,
             latency_ms: 1.0,
             requests,
             above: Some(0),
         });
-        Observation {
+        MachineObservation {
             services: vec![ServiceSeen {
                 fresh: tail,
                 window: tail,
@@ -155,7 +157,7 @@ mod tests {
                 ..ServiceSeen::without_data("web", 5.0)
             }],
             groups: vec![GroupSeen::running("batch", 1.0)],
-            ..Observation::of_cores(4.0)
+            ..MachineObservation::of_cores(4.0)
         }
     }
 

@@ -4,13 +4,13 @@
 //! One departure: read literally, the paper's branches on slack run only for a load between 0.80
 //! and 0.85. Here the slack is judged independently of the load.
 
-use crate::controller::{Controller, Every, Outbox};
-use crate::decision::{Decision, Reason, Setting};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::load_step;
 use crate::network::batch_egress_mbit;
 use crate::numbers::{number, whole};
-use crate::observation::Observation;
+use crate::observation::MachineObservation;
 
 const TOP_S: f64 = 15.0;
 const CORES_S: f64 = 2.0;
@@ -99,7 +99,7 @@ impl Default for Heracles {
 }
 
 impl Heracles {
-    fn switch(&mut self, is_on: bool, why: Reason, seen: &Observation) {
+    fn switch(&mut self, is_on: bool, why: Reason, seen: &MachineObservation) {
         if self.is_on != is_on {
             self.is_on = is_on;
             self.why = why;
@@ -115,7 +115,7 @@ impl Heracles {
         }
     }
 
-    fn top_level(&mut self, seen: &Observation, slack: f64, now_s: f64) {
+    fn top_level(&mut self, seen: &MachineObservation, slack: f64, now_s: f64) {
         let load = seen.load();
         if slack < 0.0 {
             self.switch(false, Reason::Violation, seen);
@@ -132,7 +132,7 @@ impl Heracles {
         }
     }
 
-    fn collect(&mut self, seen: &Observation) {
+    fn collect(&mut self, seen: &MachineObservation) {
         self.recent.resize(seen.services.len(), Evidence::default());
         for (evidence, service) in self.recent.iter_mut().zip(&seen.services) {
             if let Some(fresh) = &service.fresh {
@@ -144,7 +144,7 @@ impl Heracles {
     /// The least slack since the last step: cores go over one at a time, "each time checking for"
     /// violations (section 4.3). The top level's 15 s would let seven go before the first one
     /// shows.
-    fn recent_slack(&mut self, seen: &Observation) -> f64 {
+    fn recent_slack(&mut self, seen: &MachineObservation) -> f64 {
         let with_requests = self.recent.iter().zip(&seen.services);
         let slacks = with_requests
             .filter(|(evidence, _)| !evidence.is_empty())
@@ -154,7 +154,7 @@ impl Heracles {
         least
     }
 
-    fn cores_and_memory(&mut self, seen: &Observation, slack: f64) {
+    fn cores_and_memory(&mut self, seen: &MachineObservation, slack: f64) {
         let most = whole(seen.machine.cores).saturating_sub(1).max(1);
         let Some((dram, peak)) = seen.machine.dram_gb_per_s else {
             // Without a measure of the bandwidth there are only cores.
@@ -219,7 +219,7 @@ impl Heracles {
 
     /// The services' bandwidth: measured, or learnt by load while best-effort work is off, or their
     /// share of the cores.
-    fn service_bandwidth(&mut self, seen: &Observation, dram: f64) -> f64 {
+    fn service_bandwidth(&mut self, seen: &MachineObservation, dram: f64) -> f64 {
         let measured: Option<f64> = seen
             .services
             .iter()
@@ -246,7 +246,7 @@ impl Heracles {
         }
     }
 
-    fn power(&mut self, seen: &Observation) {
+    fn power(&mut self, seen: &MachineObservation) {
         let (Some((power, limit)), Some((frequency, guaranteed))) =
             (seen.machine.power_w, seen.machine.frequency_mhz)
         else {
@@ -260,8 +260,8 @@ impl Heracles {
     }
 }
 
-impl Controller for Heracles {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Heracles {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         let Some(slack) = seen.least_slack() else {
             return Vec::new();
         };
@@ -284,17 +284,21 @@ impl Controller for Heracles {
             self.egress_mbit = batch_egress_mbit(seen).or(self.egress_mbit);
         }
         let outbox = &mut self.outbox;
-        outbox.put_groups(seen, Setting::Off(!self.is_on), self.why);
+        outbox.put_groups(seen, ActuatorSetting::Off(!self.is_on), self.why);
         if self.is_on {
-            outbox.put_groups(seen, Setting::Cores(self.cores), self.cores_why);
+            outbox.put_groups(seen, ActuatorSetting::Cores(self.cores), self.cores_why);
             if self.ways > 0 {
-                outbox.put_groups(seen, Setting::LlcWays(self.ways), Reason::Cache);
+                outbox.put_groups(seen, ActuatorSetting::LlcWays(self.ways), Reason::Cache);
             }
             if seen.machine.power_w.is_some() {
-                outbox.put_groups(seen, Setting::Frequency(self.frequency), Reason::PowerLimit);
+                outbox.put_groups(
+                    seen,
+                    ActuatorSetting::Frequency(self.frequency),
+                    Reason::PowerLimit,
+                );
             }
             if let Some(rate) = self.egress_mbit {
-                outbox.put_groups(seen, Setting::EgressMbit(rate), Reason::Network);
+                outbox.put_groups(seen, ActuatorSetting::EgressMbit(rate), Reason::Network);
             }
         }
         outbox.take()
@@ -314,14 +318,14 @@ mod tests {
     use crate::observation::{GroupSeen, ServiceSeen};
     use crate::tail::Tail;
 
-    fn seen(latency_ms: f64, load: f64) -> Observation {
+    fn seen(latency_ms: f64, load: f64) -> MachineObservation {
         let tail = Some(Tail {
             quantile: 0.99,
             latency_ms,
             requests: 10_000,
             above: None,
         });
-        Observation {
+        MachineObservation {
             services: vec![ServiceSeen {
                 fresh: tail,
                 window: tail,
@@ -329,11 +333,16 @@ mod tests {
                 ..ServiceSeen::without_data("web", 10.0)
             }],
             groups: vec![GroupSeen::running("batch", 1.0)],
-            ..Observation::of_cores(36.0)
+            ..MachineObservation::of_cores(36.0)
         }
     }
 
-    fn run(heracles: &mut Heracles, seen: &Observation, from_s: f64, to_s: f64) -> Vec<String> {
+    fn run(
+        heracles: &mut Heracles,
+        seen: &MachineObservation,
+        from_s: f64,
+        to_s: f64,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         let mut now_s = from_s;
         while now_s < to_s {

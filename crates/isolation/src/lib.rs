@@ -1,22 +1,22 @@
 //! Iso-latency controllers: they decide how much of a machine best-effort work may have, from the
 //! tail latency of the latency-critical services beside it.
 //!
-//! A [`Controller`] is a state machine. The caller gives it an [`Observation`] and the time, and
-//! gets [`Decision`]s: new settings for groups, services or the machine, each with its reason.
-//! [`Policy`] names the controllers; [`guarded`] puts the rules around them that hold for all: no
-//! data, a service that is gone, a clock that jumps.
+//! An [`IsolationController`] is a state machine. The caller gives it a [`MachineObservation`] and
+//! the time, and gets [`Decision`]s: new settings for groups, services or the machine, each with
+//! its reason. [`Policy`] names the controllers; [`guarded`] puts the rules around them that hold
+//! for all: no data, a service that is gone, a clock that jumps.
 //!
 //! [`Plant`] is a modelled machine with the antagonists and power curves of the papers. Property
 //! tests run every controller on plants with delay and noise, and exclude limit cycles.
 //!
 //! ```
-//! use isolation::{GroupSeen, Observation, Policy, PolicySettings, ServiceSeen, guarded};
+//! use isolation::{GroupSeen, MachineObservation, Policy, PolicySettings, ServiceSeen, guarded};
 //!
 //! let mut controller = guarded(&PolicySettings::named(Policy::Slackline));
-//! let seen = Observation {
+//! let seen = MachineObservation {
 //!     services: vec![ServiceSeen::without_data("web", 5.0)],
 //!     groups: vec![GroupSeen::running("batch", 1.0)],
-//!     ..Observation::of_cores(4.0)
+//!     ..MachineObservation::of_cores(4.0)
 //! };
 //! // Nothing is known of the service's latency, so best-effort work is off.
 //! let decisions = controller.step(&seen, 0.0);
@@ -51,12 +51,12 @@ mod slackline;
 mod tail;
 
 pub use ceiling::{Ceiling, ceiling};
-pub use controller::Controller;
-pub use decision::{Decision, Reason, Setting, Subject};
+pub use controller::IsolationController;
+pub use decision::{ActuatorSetting, Decision, Reason, Subject};
 pub use fixed::FixedSettings;
 pub use guard::guarded;
-pub use observation::{GroupSeen, MachineSeen, Observation, ServiceSeen};
+pub use observation::{GroupSeen, MachineObservation, MachineSeen, ServiceSeen};
 pub use plant::{Antagonist, Plant, PlantModel, ServiceModel};
 pub use policy::{Policy, PolicySettings};
 pub use simulation::{Simulated, SimulatedRow, Simulation, simulate};
-pub use tail::{Tail, Verdict};
+pub use tail::{Tail, TailVerdict};

@@ -3,7 +3,7 @@
 //! reserve for their bursts.
 
 use crate::numbers::number;
-use crate::observation::Observation;
+use crate::observation::MachineObservation;
 
 /// The reserve, as a share of the link and of what the services send.
 const RESERVE_OF_LINK: f64 = 0.05;
@@ -13,7 +13,7 @@ const LEAST_OF_LINK: f64 = 0.01;
 
 /// What each best-effort group may send; `None` where the link or the services' traffic is not
 /// known.
-pub(crate) fn batch_egress_mbit(seen: &Observation) -> Option<f64> {
+pub(crate) fn batch_egress_mbit(seen: &MachineObservation) -> Option<f64> {
     let link = seen.machine.link_mbit_per_s?;
     let used: Option<f64> = seen
         .services

@@ -4,7 +4,7 @@ use crate::tail::Tail;
 
 /// One look at the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Observation {
+pub struct MachineObservation {
     /// The latency-critical services.
     pub services: Vec<ServiceSeen>,
     /// The best-effort groups.
@@ -124,7 +124,7 @@ pub struct MachineSeen {
     pub link_mbit_per_s: Option<f64>,
 }
 
-impl Observation {
+impl MachineObservation {
     /// A machine of so many cores with nothing on it.
     #[must_use]
     pub fn of_cores(cores: f64) -> Self {
@@ -155,7 +155,7 @@ impl Observation {
     }
 
     /// The load on a scale of its own, to tell loads apart: requests of all services, or else
-    /// [`Observation::load`].
+    /// [`MachineObservation::load`].
     #[must_use]
     pub fn demand(&self) -> f64 {
         let requests: Option<f64> = self

@@ -3,10 +3,10 @@
 //! slack, best-effort work gets more. A step that did not help turns the wheel; a step that did
 //! harm is undone at once.
 
-use crate::controller::{Controller, Every, Outbox};
-use crate::decision::{Decision, Reason, Setting};
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::numbers::whole;
-use crate::observation::Observation;
+use crate::observation::MachineObservation;
 
 /// The paper's interval between adjustments is 500 ms for latencies of milliseconds.
 const STEP_S: f64 = 0.5;
@@ -69,7 +69,7 @@ impl Parties {
     }
 
     /// Moves a resource by one step; false where it is at its end, or not there.
-    fn shift(&mut self, resource: Resource, more: bool, seen: &Observation) -> bool {
+    fn shift(&mut self, resource: Resource, more: bool, seen: &MachineObservation) -> bool {
         match resource {
             Resource::Cores => {
                 let most = whole(seen.machine.cores).saturating_sub(1).max(1);
@@ -107,7 +107,7 @@ impl Parties {
         true
     }
 
-    fn upsize_service(&mut self, seen: &Observation, slack: f64, now_s: f64) {
+    fn upsize_service(&mut self, seen: &MachineObservation, slack: f64, now_s: f64) {
         self.why = Reason::LittleSlack;
         if let Some((resource, _)) = self.grown.take() {
             // What best-effort work was just given did the harm.
@@ -132,7 +132,7 @@ impl Parties {
         }
     }
 
-    fn downsize_service(&mut self, seen: &Observation, slack: f64, now_s: f64) {
+    fn downsize_service(&mut self, seen: &MachineObservation, slack: f64, now_s: f64) {
         for _ in 0..WHEEL.len() {
             let resource = WHEEL[self.at];
             if now_s >= self.blocked_until_s[self.at] && self.shift(resource, true, seen) {
@@ -145,8 +145,8 @@ impl Parties {
     }
 }
 
-impl Controller for Parties {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Parties {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         let fresh: Option<Vec<f64>> = seen
             .services
             .iter()
@@ -177,13 +177,13 @@ impl Controller for Parties {
         }
         if self.is_started {
             let outbox = &mut self.outbox;
-            outbox.put_groups(seen, Setting::Off(self.is_off), self.why);
-            outbox.put_groups(seen, Setting::Cores(self.cores), self.why);
+            outbox.put_groups(seen, ActuatorSetting::Off(self.is_off), self.why);
+            outbox.put_groups(seen, ActuatorSetting::Cores(self.cores), self.why);
             if self.ways > 0 {
-                outbox.put_groups(seen, Setting::LlcWays(self.ways), self.why);
+                outbox.put_groups(seen, ActuatorSetting::LlcWays(self.ways), self.why);
             }
             if seen.machine.frequency_mhz.is_some() {
-                outbox.put_groups(seen, Setting::Frequency(self.frequency), self.why);
+                outbox.put_groups(seen, ActuatorSetting::Frequency(self.frequency), self.why);
             }
         }
         self.outbox.take()
@@ -207,21 +207,21 @@ mod tests {
     use crate::observation::{GroupSeen, ServiceSeen};
     use crate::tail::Tail;
 
-    fn seen(slack: f64) -> Observation {
+    fn seen(slack: f64) -> MachineObservation {
         let tail = Some(Tail {
             quantile: 0.99,
             latency_ms: 10.0 * (1.0 - slack),
             requests: 10_000,
             above: None,
         });
-        Observation {
+        MachineObservation {
             services: vec![ServiceSeen {
                 fresh: tail,
                 window: tail,
                 ..ServiceSeen::without_data("web", 10.0)
             }],
             groups: vec![GroupSeen::running("batch", 1.0)],
-            ..Observation::of_cores(8.0)
+            ..MachineObservation::of_cores(8.0)
         }
     }
 

@@ -1,9 +1,9 @@
 //! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while
 //! best-effort work is off or absent, because Heracles' power loop would fight with it.
 
-use crate::controller::{Controller, Every, Outbox};
-use crate::decision::{Decision, Reason, Setting, Subject};
-use crate::observation::Observation;
+use crate::controller::{Every, IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
+use crate::observation::MachineObservation;
 
 /// How often it acts. The paper polls latency every second.
 const STEP_S: f64 = 1.0;
@@ -67,8 +67,8 @@ impl Pegasus {
     }
 }
 
-impl Controller for Pegasus {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Pegasus {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         // It has nothing to say to best-effort work, and does not act beside it.
         if seen.group_cores() > 0.01 * seen.machine.cores || !self.every.is_due(now_s) {
             return Vec::new();
@@ -81,7 +81,7 @@ impl Controller for Pegasus {
             && let Some(reason) = self.decide(share, now_s)
         {
             self.outbox
-                .put(Subject::Machine, Setting::Power(self.power), reason);
+                .put(Subject::Machine, ActuatorSetting::Power(self.power), reason);
         }
         self.outbox.take()
     }

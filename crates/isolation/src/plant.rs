@@ -13,9 +13,9 @@ use rand_chacha::ChaCha8Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::{Decision, Setting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Subject};
 use crate::numbers::{number, whole};
-use crate::observation::{GroupSeen, MachineSeen, Observation, ServiceSeen};
+use crate::observation::{GroupSeen, MachineObservation, MachineSeen, ServiceSeen};
 use crate::tail::Tail;
 
 /// Queueing above the knee: p99 = base (1 + K ρ / (1 − ρ)).
@@ -288,18 +288,18 @@ impl Plant {
             };
             let now = &mut self.in_force;
             match (&decision.subject, decision.setting) {
-                (Subject::Service(_), Setting::QuotaCores(cores)) => {
+                (Subject::Service(_), ActuatorSetting::QuotaCores(cores)) => {
                     now.service_quota_cores = cores
                 }
-                (_, Setting::Off(off)) => now.off = off,
-                (_, Setting::CpuIdle(idle)) => now.idle = idle,
-                (_, Setting::QuotaCores(cores)) => now.quota_cores = cores,
-                (_, Setting::Cores(cores)) => now.cores = Some(cores),
-                (_, Setting::LlcWays(ways)) => now.ways = Some(ways),
-                (_, Setting::Frequency(share)) => now.frequency = Some(share),
-                (_, Setting::EgressMbit(rate)) => now.egress_mbit = Some(rate),
-                (_, Setting::Power(share)) => now.power = Some(share),
-                (_, Setting::Weight(_) | Setting::MemoryBandwidthPercent(_)) => {}
+                (_, ActuatorSetting::Off(off)) => now.off = off,
+                (_, ActuatorSetting::CpuIdle(idle)) => now.idle = idle,
+                (_, ActuatorSetting::QuotaCores(cores)) => now.quota_cores = cores,
+                (_, ActuatorSetting::Cores(cores)) => now.cores = Some(cores),
+                (_, ActuatorSetting::LlcWays(ways)) => now.ways = Some(ways),
+                (_, ActuatorSetting::Frequency(share)) => now.frequency = Some(share),
+                (_, ActuatorSetting::EgressMbit(rate)) => now.egress_mbit = Some(rate),
+                (_, ActuatorSetting::Power(share)) => now.power = Some(share),
+                (_, ActuatorSetting::Weight(_) | ActuatorSetting::MemoryBandwidthPercent(_)) => {}
             }
         }
     }
@@ -413,7 +413,7 @@ impl Plant {
     }
 
     /// Lets `seconds` pass at this load, and looks.
-    pub fn pass(&mut self, seconds: f64, load: f64) -> Observation {
+    pub fn pass(&mut self, seconds: f64, load: f64) -> MachineObservation {
         self.now_s += seconds;
         self.put_in_force();
         let moment = self.moment(load);
@@ -436,7 +436,7 @@ impl Plant {
             ..fresh
         };
         let model = &self.model;
-        Observation {
+        MachineObservation {
             services: vec![ServiceSeen {
                 fresh: Some(fresh),
                 window: Some(window),

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::autothrottle::Autothrottle;
-use crate::controller::Controller;
+use crate::controller::IsolationController;
 use crate::cpu_suppress::CpuSuppress;
 use crate::fixed::{Fixed, FixedSettings};
 use crate::heracles::Heracles;
@@ -91,7 +91,7 @@ impl PolicySettings {
     }
 
     /// The controller alone, without the guard.
-    pub(crate) fn controller(&self) -> Box<dyn Controller> {
+    pub(crate) fn controller(&self) -> Box<dyn IsolationController> {
         match self.policy {
             Policy::Slackline => Box::new(Slackline::default()),
             Policy::Heracles => Box::new(Heracles::default()),

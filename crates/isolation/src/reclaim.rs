@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use crate::autothrottle::LEAST_CORES;
 use crate::controller::Outbox;
-use crate::decision::{Decision, Reason, Setting, Subject};
+use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
-use crate::observation::{Observation, ServiceSeen};
-use crate::tail::Verdict;
+use crate::observation::{MachineObservation, ServiceSeen};
+use crate::tail::TailVerdict;
 
 /// After an act the queues drain.
 const SETTLE_S: f64 = 0.5;
@@ -85,11 +85,11 @@ impl Reserved {
         let tail = self.evidence.tail(window.quantile);
         let is_whole = age_s >= service.window_s;
         let verdict = tail.verdict(service.objective_ms);
-        let is_violated = verdict == Verdict::Violated
+        let is_violated = verdict == TailVerdict::Violated
             && (is_whole || tail.is_violated(service.objective_ms, 3.0));
         match self.quota_cores {
             None => {
-                if is_whole && verdict == Verdict::Within {
+                if is_whole && verdict == TailVerdict::Within {
                     self.set(FIRST * self.highest_use, cores, Reason::Start, now_s);
                 }
             }
@@ -111,7 +111,7 @@ impl Reserved {
                 self.set(quota * BOOST, cores, Reason::Throttled, now_s);
             }
             Some(quota) if is_whole => {
-                let has_slack = verdict == Verdict::Within
+                let has_slack = verdict == TailVerdict::Within
                     && tail.slack(service.objective_ms) - tail.relative_error() > SLACK_TO_CUT;
                 if has_slack {
                     self.harm
@@ -137,14 +137,17 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(crate) fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+    pub(crate) fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         for service in &seen.services {
             let reserved = self.services.entry(service.name.clone()).or_default();
             reserved.step(service, seen.machine.cores, now_s);
             if let Some(quota) = reserved.quota_cores {
                 let subject = Subject::Service(service.name.clone());
-                self.outbox
-                    .put(subject, Setting::QuotaCores(Some(quota)), reserved.why);
+                self.outbox.put(
+                    subject,
+                    ActuatorSetting::QuotaCores(Some(quota)),
+                    reserved.why,
+                );
             }
         }
         self.outbox.take()

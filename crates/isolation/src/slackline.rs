@@ -14,15 +14,15 @@
 //! One act a step. With no best-effort group it gives back the service's own reserved cores
 //! ([`crate::reclaim`]).
 
-use crate::controller::{Controller, Outbox};
-use crate::decision::{Decision, Reason, Setting};
+use crate::controller::{IsolationController, Outbox};
+use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
 use crate::network::batch_egress_mbit;
 use crate::numbers::number;
-use crate::observation::Observation;
+use crate::observation::MachineObservation;
 use crate::reclaim::Reclaim;
-use crate::tail::Verdict;
+use crate::tail::TailVerdict;
 
 /// After an act the service's queues drain: what is measured in this time counts for nobody.
 const SETTLE_S: f64 = 0.5;
@@ -114,7 +114,7 @@ struct Egress {
 
 impl Slackline {
     /// The link is shared as Heracles does: neither latency nor CPU says in time that it is full.
-    fn share_link(&mut self, seen: &Observation, now_s: f64) {
+    fn share_link(&mut self, seen: &MachineObservation, now_s: f64) {
         let is_due = |egress: &Egress| now_s - egress.at_s >= EGRESS_EVERY_S;
         if !self.egress.as_ref().is_none_or(is_due) {
             return;
@@ -142,7 +142,7 @@ impl Slackline {
         self.changed_s = Some(now_s);
     }
 
-    fn collect(&mut self, seen: &Observation, age_s: f64) {
+    fn collect(&mut self, seen: &MachineObservation, age_s: f64) {
         self.evidence
             .resize(seen.services.len(), Evidence::default());
         if age_s < SETTLE_S {
@@ -156,7 +156,7 @@ impl Slackline {
     }
 
     /// The least slack of the evidence; infinite where nobody asked.
-    fn least_slack(&self, seen: &Observation) -> f64 {
+    fn least_slack(&self, seen: &MachineObservation) -> f64 {
         let with_requests = self.evidence.iter().zip(&seen.services);
         let slacks = with_requests
             .filter(|(evidence, _)| !evidence.is_empty())
@@ -165,12 +165,12 @@ impl Slackline {
     }
 
     /// The worst verdict of all services, and whether all have the slack to grow.
-    fn judge(&self, seen: &Observation, age_s: f64) -> (Verdict, bool) {
-        let mut worst = Verdict::Within;
+    fn judge(&self, seen: &MachineObservation, age_s: f64) -> (TailVerdict, bool) {
+        let mut worst = TailVerdict::Within;
         let mut may_grow = age_s >= GROW_AFTER_S;
         for (evidence, service) in self.evidence.iter().zip(&seen.services) {
             let Some(window) = service.window else {
-                return (Verdict::Unclear, false);
+                return (TailVerdict::Unclear, false);
             };
             if window.requests == 0 && evidence.is_empty() {
                 // Nobody asks: nobody is harmed.
@@ -180,20 +180,20 @@ impl Slackline {
             let tail = evidence.tail(window.quantile);
             let mut verdict = tail.verdict(service.objective_ms);
             let is_early = age_s < service.window_s;
-            if verdict == Verdict::Violated
+            if verdict == TailVerdict::Violated
                 && is_early
                 && !tail.is_violated(service.objective_ms, EARLY_Z)
             {
-                verdict = Verdict::Unclear;
+                verdict = TailVerdict::Unclear;
             }
-            may_grow &= verdict == Verdict::Within
+            may_grow &= verdict == TailVerdict::Within
                 && tail.slack(service.objective_ms) - tail.relative_error() > SLACK_TO_GROW;
             worst = worst.min(verdict);
         }
         (worst, may_grow)
     }
 
-    fn is_fast_alarm(&mut self, seen: &Observation) -> bool {
+    fn is_fast_alarm(&mut self, seen: &MachineObservation) -> bool {
         let waiting = waiting(seen);
         match self.alarm.threshold {
             Some(threshold) if waiting > threshold && self.budget > 0.0 => self.alarm.steps += 1,
@@ -202,7 +202,7 @@ impl Slackline {
         self.alarm.steps >= ALARM_STEPS && self.alarm.taken_from.is_none()
     }
 
-    fn violated(&mut self, seen: &Observation, now_s: f64) {
+    fn violated(&mut self, seen: &MachineObservation, now_s: f64) {
         let least = self.least(seen);
         let step = self.step.unwrap_or(0);
         let is_of_before = self.cut_s.is_some_and(|cut_s| now_s - cut_s < CLEAR_S);
@@ -237,7 +237,7 @@ impl Slackline {
         self.grown_from = None;
     }
 
-    fn grow(&mut self, seen: &Observation, now_s: f64) {
+    fn grow(&mut self, seen: &MachineObservation, now_s: f64) {
         let cores = seen.machine.cores;
         let step = self.step.unwrap_or(0);
         let mix = self.mix.clone();
@@ -276,7 +276,7 @@ impl Slackline {
     }
 
     /// The smallest budget that is worth running for.
-    fn least(&self, seen: &Observation) -> f64 {
+    fn least(&self, seen: &MachineObservation) -> f64 {
         LEAST_CORES * number(seen.running_groups().count().max(1) as u64)
     }
 
@@ -290,7 +290,7 @@ impl Slackline {
         self.alarm.threshold = Some(threshold);
     }
 
-    fn decide(&mut self, seen: &Observation, now_s: f64) {
+    fn decide(&mut self, seen: &MachineObservation, now_s: f64) {
         let age_s = now_s - self.changed_s.unwrap_or(now_s);
         self.collect(seen, age_s);
         let window_s = longest_window_s(seen);
@@ -313,13 +313,13 @@ impl Slackline {
             // What was measured until now still counts: it may show at once that there was harm.
             let budget = self.budget / 2.0;
             let (verdict, _) = self.judge(seen, age_s);
-            if verdict != Verdict::Violated {
+            if verdict != TailVerdict::Violated {
                 self.set(budget, Reason::FastAlarm, now_s);
                 return;
             }
         }
         let (verdict, may_grow) = self.judge(seen, age_s);
-        if verdict == Verdict::Violated {
+        if verdict == TailVerdict::Violated {
             self.violated(seen, now_s);
             return;
         }
@@ -337,7 +337,7 @@ impl Slackline {
             self.set(budget, Reason::LittleSlack, now_s);
             return;
         }
-        if verdict == Verdict::Within && is_whole {
+        if verdict == TailVerdict::Within && is_whole {
             self.learn_usual();
             if let Some(budget) = self.alarm.taken_from.take() {
                 self.set(budget, Reason::AlarmOver, now_s);
@@ -353,7 +353,7 @@ impl Slackline {
             }
         }
         // A service with few requests needs several windows to say anything.
-        if is_whole && (verdict == Verdict::Within || age_s >= EVIDENCE_WINDOWS * window_s) {
+        if is_whole && (verdict == TailVerdict::Within || age_s >= EVIDENCE_WINDOWS * window_s) {
             self.grown_from = None;
             self.forget(now_s);
         }
@@ -361,13 +361,13 @@ impl Slackline {
 }
 
 /// The longest window of all objectives. A growth needs evidence of that length.
-fn longest_window_s(seen: &Observation) -> f64 {
+fn longest_window_s(seen: &MachineObservation) -> f64 {
     let windows = seen.services.iter().map(|service| service.window_s);
     windows.fold(GROW_AFTER_S, f64::max)
 }
 
 /// The highest share of waiting, or of throttled periods, of all services.
-fn waiting(seen: &Observation) -> f64 {
+fn waiting(seen: &MachineObservation) -> f64 {
     let shares = seen.services.iter().map(|service| {
         service
             .waiting_share
@@ -377,8 +377,8 @@ fn waiting(seen: &Observation) -> f64 {
     shares.fold(0.0, f64::max)
 }
 
-impl Controller for Slackline {
-    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+impl IsolationController for Slackline {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         if seen.groups.is_empty() {
             return self.reclaim.step(seen, now_s);
         }
@@ -397,16 +397,20 @@ impl Controller for Slackline {
         let is_open = self.budget >= seen.machine.cores;
         let quota = (!is_open).then(|| (self.budget / groups).max(0.01));
         let outbox = &mut self.outbox;
-        outbox.put_groups(seen, Setting::CpuIdle(true), Reason::Start);
+        outbox.put_groups(seen, ActuatorSetting::CpuIdle(true), Reason::Start);
         if let Some(egress) = self.egress {
-            outbox.put_groups(seen, Setting::EgressMbit(egress.mbit), Reason::Network);
+            outbox.put_groups(
+                seen,
+                ActuatorSetting::EgressMbit(egress.mbit),
+                Reason::Network,
+            );
         }
         if self.budget <= 0.0 {
-            outbox.put_groups(seen, Setting::Off(true), self.why);
+            outbox.put_groups(seen, ActuatorSetting::Off(true), self.why);
         } else {
             // The limit is in force before the group runs again.
-            outbox.put_groups(seen, Setting::QuotaCores(quota), self.why);
-            outbox.put_groups(seen, Setting::Off(false), self.why);
+            outbox.put_groups(seen, ActuatorSetting::QuotaCores(quota), self.why);
+            outbox.put_groups(seen, ActuatorSetting::Off(false), self.why);
         }
         outbox.take()
     }

@@ -26,7 +26,7 @@ pub struct Tail {
 /// What a tail says about its objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum TailVerdict {
     /// The objective is violated, beyond the sampling error.
     Violated,
     /// Too few requests to tell.
@@ -48,9 +48,9 @@ impl Tail {
     /// Wilson's bounds. Without it the latency is compared, with the standard error of a quantile
     /// of an exponential tail.
     #[must_use]
-    pub fn verdict(&self, objective_ms: f64) -> Verdict {
+    pub fn verdict(&self, objective_ms: f64) -> TailVerdict {
         if self.requests == 0 {
-            return Verdict::Unclear;
+            return TailVerdict::Unclear;
         }
         let is_within = match self.above {
             Some(above) => {
@@ -59,9 +59,9 @@ impl Tail {
             None => self.latency_ms * (1.0 + WITHIN_Z * self.relative_error()) < objective_ms,
         };
         match (self.is_violated(objective_ms, VIOLATED_Z), is_within) {
-            (true, _) => Verdict::Violated,
-            (_, true) => Verdict::Within,
-            _ => Verdict::Unclear,
+            (true, _) => TailVerdict::Violated,
+            (_, true) => TailVerdict::Within,
+            _ => TailVerdict::Unclear,
         }
     }
 
@@ -110,21 +110,24 @@ mod tests {
     #[test]
     fn few_requests_say_little_and_many_say_much() {
         // 2 % above an allowed 1 %.
-        assert_eq!(tail(50, Some(1), 6.0).verdict(5.0), Verdict::Unclear);
-        assert_eq!(tail(20_000, Some(400), 6.0).verdict(5.0), Verdict::Violated);
+        assert_eq!(tail(50, Some(1), 6.0).verdict(5.0), TailVerdict::Unclear);
+        assert_eq!(
+            tail(20_000, Some(400), 6.0).verdict(5.0),
+            TailVerdict::Violated
+        );
         // None above: 100 requests do not show that fewer than 1 % are.
-        assert_eq!(tail(100, Some(0), 1.0).verdict(5.0), Verdict::Unclear);
-        assert_eq!(tail(400, Some(0), 1.0).verdict(5.0), Verdict::Within);
-        assert_eq!(tail(0, None, 1.0).verdict(5.0), Verdict::Unclear);
+        assert_eq!(tail(100, Some(0), 1.0).verdict(5.0), TailVerdict::Unclear);
+        assert_eq!(tail(400, Some(0), 1.0).verdict(5.0), TailVerdict::Within);
+        assert_eq!(tail(0, None, 1.0).verdict(5.0), TailVerdict::Unclear);
     }
 
     #[test]
     fn a_latency_without_counts_has_its_error_too() {
         assert!((tail(200, None, 1.0).relative_error() - 0.1528).abs() < 1e-3);
         assert!((tail(20_000, None, 1.0).relative_error() - 0.01528).abs() < 1e-4);
-        assert_eq!(tail(200, None, 5.5).verdict(5.0), Verdict::Unclear);
-        assert_eq!(tail(20_000, None, 5.5).verdict(5.0), Verdict::Violated);
-        assert_eq!(tail(20_000, None, 4.5).verdict(5.0), Verdict::Within);
+        assert_eq!(tail(200, None, 5.5).verdict(5.0), TailVerdict::Unclear);
+        assert_eq!(tail(20_000, None, 5.5).verdict(5.0), TailVerdict::Violated);
+        assert_eq!(tail(20_000, None, 4.5).verdict(5.0), TailVerdict::Within);
     }
 
     #[test]

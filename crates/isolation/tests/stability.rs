@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use isolation::{
-    Antagonist, Decision, GroupSeen, Observation, Plant, PlantModel, Policy, PolicySettings,
-    ServiceModel, ServiceSeen, Setting, Simulation, guarded, simulate,
+    ActuatorSetting, Antagonist, Decision, GroupSeen, MachineObservation, Plant, PlantModel,
+    Policy, PolicySettings, ServiceModel, ServiceSeen, Simulation, guarded, simulate,
 };
 use proptest::prelude::*;
 
@@ -90,7 +90,7 @@ proptest! {
                 requests,
                 above: Some(if latency_ms > 5.0 { requests / 20 } else { 0 }),
             });
-            let seen = Observation {
+            let seen = MachineObservation {
                 services: vec![ServiceSeen {
                     fresh: tail,
                     window: tail,
@@ -101,18 +101,18 @@ proptest! {
                     ..ServiceSeen::without_data("web", 5.0)
                 }],
                 groups: vec![GroupSeen::running("a", 1.0), GroupSeen::running("b", 0.5)],
-                ..Observation::of_cores(8.0)
+                ..MachineObservation::of_cores(8.0)
             };
             let now_s = f64::from(u32::try_from(index).unwrap()) * 0.5;
             for Decision { setting, .. } in controller.step(&seen, now_s) {
                 match setting {
-                    Setting::QuotaCores(Some(cores)) => prop_assert!((0.01..=8.0).contains(&cores), "{setting}"),
-                    Setting::Cores(cores) => prop_assert!((1..8).contains(&cores), "{setting}"),
-                    Setting::Power(share) | Setting::Frequency(share) => {
+                    ActuatorSetting::QuotaCores(Some(cores)) => prop_assert!((0.01..=8.0).contains(&cores), "{setting}"),
+                    ActuatorSetting::Cores(cores) => prop_assert!((1..8).contains(&cores), "{setting}"),
+                    ActuatorSetting::Power(share) | ActuatorSetting::Frequency(share) => {
                         prop_assert!(share > 0.1 && share <= 1.0, "{setting}");
                     }
-                    Setting::Weight(weight) => prop_assert!((1..=10_000).contains(&weight)),
-                    Setting::EgressMbit(rate) => prop_assert!(rate > 0.0),
+                    ActuatorSetting::Weight(weight) => prop_assert!((1..=10_000).contains(&weight)),
+                    ActuatorSetting::EgressMbit(rate) => prop_assert!(rate > 0.0),
                     _ => {}
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::machine::{Sample, Traffic};
-use crate::second::{Cause, LATE_NS, LATE_SHARE};
+use crate::second::{Disturbance, LATE_NS, LATE_SHARE};
 
 /// What kinds of errors are called that came of an answer, of waiting for one, or of the
 /// generator's own limits.
@@ -129,7 +129,7 @@ impl Times {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Disturbed {
     pub(crate) at_s: f64,
-    pub(crate) cause: Cause,
+    pub(crate) cause: Disturbance,
 }
 
 /// What one thread counted, or all together.
@@ -198,7 +198,7 @@ impl Counts {
         *self.errors.entry(kind.to_owned()).or_default() += 1;
     }
 
-    pub(crate) fn disturb(&mut self, at_s: f64, length_s: f64, cause: Cause) {
+    pub(crate) fn disturb(&mut self, at_s: f64, length_s: f64, cause: Disturbance) {
         self.disturbed_s += length_s;
         if self.disturbed.len() < DISTURBED_MAX {
             self.disturbed.push(Disturbed { at_s, cause });

@@ -10,8 +10,8 @@ use crate::counts::Counts;
 use crate::engine::{Engine, Task};
 use crate::machine::{Sampler, Watch};
 use crate::network::Network;
-use crate::plan::{Pace, Plan};
-use crate::report::{Circumstances, Report};
+use crate::plan::{LoadPlan, Pace};
+use crate::report::{Circumstances, LoadReport};
 use crate::service::Service;
 use crate::{Error, ServiceOnHost};
 
@@ -23,7 +23,7 @@ const REPEATED: (f64, f64) = (0.5, 2.0);
 /// # Errors
 ///
 /// [`Error::Number`] for a plan that cannot be, [`Error::Lookup`] for a host that nobody knows.
-pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Error> {
+pub fn run(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Result<LoadReport, Error> {
     plan.check()?;
     let service = Service::of(plan)?;
     let watch = Watch::start(&plan.service)?;
@@ -54,12 +54,12 @@ pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Erro
         neighbours,
         stolen_share,
     };
-    Ok(Report::of(counts, &circumstances))
+    Ok(LoadReport::of(counts, &circumstances))
 }
 
 /// One thread.
 fn work(
-    plan: &Plan,
+    plan: &LoadPlan,
     service: &Service,
     thread: usize,
     started: Instant,

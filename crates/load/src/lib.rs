@@ -11,15 +11,15 @@
 //! times: scheduled, sent, answered. It also knows when it had nothing to do (`pacer`), and so
 //! which part of a request's latency is its own: it was late in sending although a connection was
 //! free, or late in reading. Where that part is not small beside the latency,
-//! [`Report::bottleneck`] names the generator, and the numbers are not the service's. Where every
-//! connection waited for an answer, it names the service.
+//! [`LoadReport::bottleneck`] names the generator, and the numbers are not the service's. Where
+//! every connection waited for an answer, it names the service.
 //!
 //! The kernel's counters are nested checks: how long a thread waited for a CPU, what the hypervisor
 //! took. A second that they show to be disturbed (`second`) is set aside, and repeated at the end.
 //!
 //! On the machine of the service, a generator of normal priority is held back by the service itself
 //! (beside a JVM whose 16 threads woke at once on two CPUs, arrivals were 14 to 29 ms late). With
-//! [`Plan::service`] it runs at real-time priority, as if it stood elsewhere, and finds its
+//! [`LoadPlan::service`] it runs at real-time priority, as if it stood elsewhere, and finds its
 //! [`Neighbours`] in the machine's CPU times instead.
 #![forbid(unsafe_code)]
 
@@ -49,10 +49,10 @@ pub use arrivals::Arrivals;
 pub use endpoint::Endpoint;
 pub use generator::run;
 pub use machine::{Neighbours, ServiceOnHost};
-pub use plan::{Pace, Plan};
-pub use report::{Bottleneck, DisturbedSecond, Latency, Parts, Report};
-pub use requests::{Request, check_method};
-pub use second::Cause;
+pub use plan::{LoadPlan, Pace};
+pub use report::{Bottleneck, DisturbedSecond, Latency, LoadReport, Parts};
+pub use requests::{HttpRequest, check_method};
+pub use second::Disturbance;
 
 /// Why no load could be generated.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::requests::{check_method, check_path};
-use crate::{Arrivals, Endpoint, Error, Request, ServiceOnHost};
+use crate::{Arrivals, Endpoint, Error, HttpRequest, ServiceOnHost};
 
 /// No run has more connections: as many ports as Linux gives to one address
 /// (`net.ipv4.ip_local_port_range`).
@@ -24,11 +24,11 @@ pub enum Pace {
 
 /// A run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// Where requests go.
     pub endpoint: Endpoint,
     /// What is sent, in order, and then from the start again.
-    pub requests: Vec<Request>,
+    pub requests: Vec<HttpRequest>,
     /// Headers of every request, each `Name: value`.
     pub headers: Vec<String>,
     /// When.
@@ -59,12 +59,12 @@ pub struct Plan {
     pub repeat_max: Option<Duration>,
 }
 
-impl Plan {
+impl LoadPlan {
     /// A plan with one thread of HTTP/1.1 that gets a URL.
     #[must_use]
     pub fn get(endpoint: Endpoint, pace: Pace, duration: Duration) -> Self {
         Self {
-            requests: vec![Request::get(endpoint.path())],
+            requests: vec![HttpRequest::get(endpoint.path())],
             endpoint,
             headers: Vec::new(),
             pace,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counts::{Counts, NO_ANSWER, NO_PORT, STATUS, Times};
 use crate::machine::Neighbours;
-use crate::second::{Cause, are_many, had_no_cpu};
+use crate::second::{Disturbance, are_many, had_no_cpu};
 
 /// A loop that waits for less than this share of the time is at its limit: a closed loop, or an
 /// open one whose requests wait for connections, then measures its generator.
@@ -107,14 +107,14 @@ pub struct DisturbedSecond {
     pub at_s: f64,
     /// What disturbed it.
     #[serde(flatten)]
-    pub cause: Cause,
+    pub cause: Disturbance,
 }
 
 /// What a run measured. Requests that were due and never sent, because every connection waited
 /// until the end, count as errors, and with the time that they had waited by then. Counts are of
 /// the whole run; times are of the seconds that nothing disturbed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct LoadReport {
     /// Requests that were due.
     pub due: u64,
     /// Those that were answered with a status below 400.
@@ -181,7 +181,7 @@ pub(crate) struct Circumstances {
     pub(crate) stolen_share: f64,
 }
 
-impl Report {
+impl LoadReport {
     pub(crate) fn of(mut counts: Counts, run: &Circumstances) -> Self {
         let threads = run.threads.max(1) as f64;
         let kept_s = counts.kept.length_ns as f64 / 1e9 / threads;
@@ -190,7 +190,7 @@ impl Report {
         let only_stolen = counts
             .disturbed
             .iter()
-            .all(|second| matches!(second.cause, Cause::Steal { .. }));
+            .all(|second| matches!(second.cause, Disturbance::Steal { .. }));
         if is_short {
             let aside = std::mem::replace(&mut counts.aside, Times::new());
             counts.kept.merge(&aside);
@@ -372,7 +372,7 @@ impl Report {
                 100.0 * they.unused_share
             );
         }
-        let is_steal = |second: &DisturbedSecond| matches!(second.cause, Cause::Steal { .. });
+        let is_steal = |second: &DisturbedSecond| matches!(second.cause, Disturbance::Steal { .. });
         if !self.disturbed.iter().all(is_steal) {
             return format!(
                 "something else took the CPUs in {:.1} of {:.1} seconds ({}); {apart}",

@@ -6,7 +6,7 @@ use crate::{Error, read};
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// `GET`, `POST`, `PURGE`, …: any method in capitals.
     pub method: String,
     /// What is asked for: a path, with its query.
@@ -15,7 +15,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// A GET.
     pub fn get(path: &str) -> Self {
         Self {
@@ -106,8 +106,8 @@ mod tests {
             "# tweets\nGET /a?b=c\n\nPOST /d {\"text\": \"x y\"}\nPURGE /a\nVERSION-CONTROL /dav\n",
         )
         .unwrap();
-        let list = Request::read_list(file.path()).unwrap();
-        assert_eq!(list[0], Request::get("/a?b=c"));
+        let list = HttpRequest::read_list(file.path()).unwrap();
+        assert_eq!(list[0], HttpRequest::get("/a?b=c"));
         assert_eq!(list[1].body, b"{\"text\": \"x y\"}");
         assert_eq!(list[2].method, "PURGE");
         assert_eq!(list.len(), 4);
@@ -119,7 +119,7 @@ mod tests {
             ("# none\n", "there are no requests"),
         ] {
             std::fs::write(file.path(), text).unwrap();
-            let error = Request::read_list(file.path()).unwrap_err();
+            let error = HttpRequest::read_list(file.path()).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Facts {
 /// What disturbed a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
-pub enum Cause {
+pub enum Disturbance {
     /// The hypervisor ran something else.
     Steal {
         /// Share of the machine's CPU time.
@@ -56,7 +56,7 @@ pub enum Cause {
     },
 }
 
-impl std::fmt::Display for Cause {
+impl std::fmt::Display for Disturbance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Steal { stolen_share } => {
@@ -88,19 +88,19 @@ pub(crate) fn are_many(late: u64, requests: u64) -> bool {
 impl Facts {
     /// What disturbed the second, if anything outside did. That the generator is too slow for the
     /// load is no disturbance.
-    pub(crate) fn disturbance(&self) -> Option<Cause> {
+    pub(crate) fn disturbance(&self) -> Option<Disturbance> {
         if self.stolen_share > STOLEN && self.stolen_s > STOLEN_S {
-            return Some(Cause::Steal {
+            return Some(Disturbance::Steal {
                 stolen_share: self.stolen_share,
             });
         }
         if let Some(they) = self.neighbours.filter(Neighbours::were_in_the_way) {
-            return Some(Cause::OtherProcesses {
+            return Some(Disturbance::OtherProcesses {
                 used_share: they.used_share,
             });
         }
         if are_many(self.late, self.requests) && had_no_cpu(self.busy_ns, self.run_queue_ns) {
-            return Some(Cause::RunQueue {
+            return Some(Disturbance::RunQueue {
                 waited_ms: self.run_queue_ns as f64 / 1e6,
             });
         }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::endpoint::Address;
-use crate::plan::Plan;
+use crate::plan::LoadPlan;
 use crate::tls::Tls;
 use crate::wire::Image;
 
@@ -18,7 +18,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn of(plan: &Plan) -> Result<Self, Error> {
+    pub(crate) fn of(plan: &LoadPlan) -> Result<Self, Error> {
         let endpoint = &plan.endpoint;
         let images = plan.requests.iter();
         let images = images.map(|request| Image::new(request, endpoint, &plan.headers));

@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::{Endpoint, Error, Request};
+use crate::{Endpoint, Error, HttpRequest};
 
 /// Headers that follow from the request, and cannot be given.
 const OWN: [&str; 2] = ["content-length", "transfer-encoding"];
@@ -32,7 +32,7 @@ impl Image {
     /// # Errors
     /// [`Error::Number`]: a header that cannot be sent.
     pub(crate) fn new(
-        request: &Request,
+        request: &HttpRequest,
         endpoint: &Endpoint,
         headers: &[String],
     ) -> Result<Self, Error> {
@@ -143,14 +143,14 @@ fn parse_headers(headers: &[String]) -> Result<HeaderMap, Error> {
 mod tests {
     use super::*;
 
-    fn image(url: &str, request: &Request, headers: &[&str]) -> Result<Image, Error> {
+    fn image(url: &str, request: &HttpRequest, headers: &[&str]) -> Result<Image, Error> {
         let headers: Vec<String> = headers.iter().map(|text| (*text).to_owned()).collect();
         Image::new(request, &Endpoint::parse(url)?, &headers)
     }
 
     #[test]
     fn a_request_is_written_once() {
-        let get = image("http://h:81/a?b", &Request::get("/a?b"), &[]).unwrap();
+        let get = image("http://h:81/a?b", &HttpRequest::get("/a?b"), &[]).unwrap();
         let text = String::from_utf8(get.bytes.to_vec()).unwrap();
         let agent = concat!("user-agent: slackline/", env!("CARGO_PKG_VERSION"));
         assert_eq!(
@@ -158,10 +158,10 @@ mod tests {
             format!("GET /a?b HTTP/1.1\r\nhost: h:81\r\n{agent}\r\naccept: */*\r\n\r\n")
         );
         assert!(get.last_bytes.ends_with(b"\r\nconnection: close\r\n\r\n"));
-        let post = Request {
+        let post = HttpRequest {
             method: "POST".to_owned(),
             body: b"xy".to_vec(),
-            ..Request::get("/d")
+            ..HttpRequest::get("/d")
         };
         let headers = ["Host: other", "Accept: text/css", "X-A: 1", "X-A: 2"];
         let post = image("http://me:p%40@h/", &post, &headers).unwrap();
@@ -190,7 +190,7 @@ mod tests {
             ("X: 1\r\nEvil: 2", "no header can have"),
             ("Content-Length: 5", "follows from the body"),
         ] {
-            let error = image("http://h/", &Request::get("/"), &[header]).unwrap_err();
+            let error = image("http://h/", &HttpRequest::get("/"), &[header]).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         }
     }

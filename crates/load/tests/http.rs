@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, run};
+use load::{Arrivals, Endpoint, HttpRequest, LoadPlan, LoadReport, Pace, run};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -102,14 +102,14 @@ impl Server {
         }
     }
 
-    fn plan(&self, per_s: f64, seconds: f64) -> Plan {
+    fn plan(&self, per_s: f64, seconds: f64) -> LoadPlan {
         let pace = Pace::Open(Arrivals::Constant { per_s });
         let endpoint = Endpoint::parse(&self.url).unwrap();
-        Plan {
+        LoadPlan {
             connections: 4,
             timeout: Duration::from_secs(30),
             repeat_max: Some(Duration::ZERO),
-            ..Plan::get(endpoint, pace, Duration::from_secs_f64(seconds))
+            ..LoadPlan::get(endpoint, pace, Duration::from_secs_f64(seconds))
         }
     }
 
@@ -119,12 +119,12 @@ impl Server {
     }
 }
 
-fn loaded(plan: &Plan) -> Report {
+fn loaded(plan: &LoadPlan) -> LoadReport {
     run(plan, &|| false).unwrap()
 }
 
 #[track_caller]
-fn assert_all_good(report: &Report, due: u64) {
+fn assert_all_good(report: &LoadReport, due: u64) {
     assert_eq!((report.due, report.errors), (due, 0), "{report:?}");
 }
 
@@ -159,12 +159,12 @@ fn every_kind_of_answer_is_read_to_its_end() {
 #[test]
 fn requests_are_sent_as_they_were_given() {
     let server = Server::start(|_| (OK.to_vec(), false));
-    let request = |method: &str, path: &str, body: &str| Request {
+    let request = |method: &str, path: &str, body: &str| HttpRequest {
         method: method.to_owned(),
         path: path.to_owned(),
         body: body.as_bytes().to_vec(),
     };
-    let plan = Plan {
+    let plan = LoadPlan {
         requests: vec![
             request("PURGE", "/a?b=c", ""),
             request("PROPFIND", "/dav", "<x/>"),
@@ -225,7 +225,7 @@ fn a_connection_that_was_closed_as_idle_is_no_error() {
 fn connections_end_after_as_many_requests_as_they_may_have() {
     let server =
         Server::start(|request| (OK.to_vec(), request.header("connection") == Some("close")));
-    let plan = Plan {
+    let plan = LoadPlan {
         requests_per_connection: Some(3),
         connections: 1,
         ..server.plan(100.0, 0.12)
@@ -243,7 +243,7 @@ fn an_open_loop_opens_connections_where_all_are_busy() {
         (OK.to_vec(), false)
     });
     // All at once.
-    let plan = Plan {
+    let plan = LoadPlan {
         pace: Pace::Open(Arrivals::Recorded { at_s: vec![0.0; 4] }),
         ..server.plan(1.0, 1.0)
     };
@@ -261,7 +261,7 @@ fn a_closed_loop_keeps_its_connections_busy() {
         std::thread::sleep(Duration::from_millis(10));
         (OK.to_vec(), false)
     });
-    let plan = Plan {
+    let plan = LoadPlan {
         pace: Pace::Closed,
         threads: 2,
         ..server.plan(1.0, 0.5)
@@ -301,15 +301,15 @@ fn sockets_of_the_file_system_and_ipv6() {
     let endpoint = Endpoint::parse("http://a.name/x")
         .unwrap()
         .by_unix_socket(&path);
-    let plan = Plan {
-        requests: vec![Request::get(endpoint.path())],
+    let plan = LoadPlan {
+        requests: vec![HttpRequest::get(endpoint.path())],
         endpoint,
         connections: 1,
         ..server.plan(100.0, 0.1)
     };
     assert_all_good(&loaded(&plan), 10);
     assert_eq!(server.lines()[0], "GET /x HTTP/1.1");
-    let gone = Plan {
+    let gone = LoadPlan {
         endpoint: Endpoint::parse("http://a.name/x")
             .unwrap()
             .by_unix_socket(&dir.path().join("nobody")),
@@ -334,10 +334,10 @@ fn said_of(answer: &'static str, closes: bool) -> String {
         }
     });
     let pace = Pace::Open(Arrivals::Recorded { at_s: vec![0.0] });
-    let plan = Plan {
+    let plan = LoadPlan {
         connections: 1,
         timeout: Duration::from_secs(2),
-        ..Plan::get(Endpoint::parse(&url).unwrap(), pace, Duration::from_secs(1))
+        ..LoadPlan::get(Endpoint::parse(&url).unwrap(), pace, Duration::from_secs(1))
     };
     let report = loaded(&plan);
     serving.join().unwrap();
@@ -409,18 +409,18 @@ fn http2_server(requests_max: usize) -> (String, Seen) {
 fn http2_goes_on_where_the_server_ends_a_connection() {
     let (url, seen) = http2_server(7);
     let pace = Pace::Open(Arrivals::Constant { per_s: 200.0 });
-    let mut plan = Plan {
+    let mut plan = LoadPlan {
         http2: true,
         repeat_max: Some(Duration::ZERO),
         connections: 1,
         streams: 10,
-        ..Plan::get(
+        ..LoadPlan::get(
             Endpoint::parse(&url).unwrap(),
             pace,
             Duration::from_millis(250),
         )
     };
-    plan.requests.push(Request {
+    plan.requests.push(HttpRequest {
         method: "POST".to_owned(),
         path: "/b".to_owned(),
         body: vec![b'x'; 300_000],
@@ -436,7 +436,7 @@ fn http2_goes_on_where_the_server_ends_a_connection() {
         assert_eq!((seen.len(), posts.count()), (50, 25));
     }
     // A closed loop fills the streams of each connection; it ends them by itself, too.
-    let closed = Plan {
+    let closed = LoadPlan {
         pace: Pace::Closed,
         connections: 2,
         requests_per_connection: Some(5),
@@ -453,7 +453,7 @@ fn http2_goes_on_where_the_server_ends_a_connection() {
 #[test]
 fn http2_of_a_server_without_it_is_said() {
     let server = Server::start(|_| (OK.to_vec(), false));
-    let plan = Plan {
+    let plan = LoadPlan {
         http2: true,
         ..server.plan(20.0, 0.1)
     };

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use perf_event_open_sys as sys;
 
-use crate::{Error, Format};
+use crate::{Error, TracepointFormat};
 
 /// A running count.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Counter {
     ///
     /// # Errors
     /// [`Error::Count`].
-    pub fn open(thread: u32, tracepoint: &Format, filter: &str) -> Result<Self, Error> {
+    pub fn open(thread: u32, tracepoint: &TracepointFormat, filter: &str) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Count { thread, source };
         let mut attr = sys::bindings::perf_event_attr {
             type_: sys::bindings::PERF_TYPE_TRACEPOINT,

@@ -36,7 +36,7 @@ impl Field {
 
 /// The layout of a tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Format {
+pub struct TracepointFormat {
     /// Its name.
     pub name: String,
     /// Its number, which is also the first two bytes of its raw data.
@@ -44,12 +44,12 @@ pub struct Format {
     fields: Vec<(String, Field)>,
 }
 
-impl Format {
+impl TracepointFormat {
     /// Reads a `format` file.
     ///
     /// ```
     /// let text = "name: sched_switch\nID: 316\nformat:\n\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n";
-    /// let format = perf_events::Format::parse(text).unwrap();
+    /// let format = perf_events::TracepointFormat::parse(text).unwrap();
     /// assert_eq!(format.id, 316);
     /// assert_eq!(format.field("prev_pid").unwrap().offset, 24);
     /// ```
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn fields_are_found_and_read() {
-        let format = Format::parse(SWITCH).unwrap();
+        let format = TracepointFormat::parse(SWITCH).unwrap();
         assert_eq!((format.name.as_str(), format.id), ("sched_switch", 316));
         let mut raw = vec![0; 40];
         raw[8..13].copy_from_slice(b"java\0");
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn what_is_no_format_is_an_error() {
-        assert!(Format::parse("").is_err());
-        assert!(Format::parse("ID: x\n").is_err());
-        assert!(Format::parse("ID: 1\n\tfield:int a;\toffset:x;\tsize:4;\n").is_err());
+        assert!(TracepointFormat::parse("").is_err());
+        assert!(TracepointFormat::parse("ID: x\n").is_err());
+        assert!(TracepointFormat::parse("ID: 1\n\tfield:int a;\toffset:x;\tsize:4;\n").is_err());
     }
 }

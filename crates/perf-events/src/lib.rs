@@ -16,7 +16,7 @@ mod tracefs;
 
 pub use counter::Counter;
 pub use error::Error;
-pub use format::{Field, Format};
-pub use record::{Branches, Record, Sample, Tick};
+pub use format::{Field, TracepointFormat};
+pub use record::{Record, SampledBranches, Tick, TracepointSample};
 pub use ring::Ring;
 pub use tracefs::Tracefs;

@@ -6,16 +6,16 @@ const SAMPLE: u32 = 9;
 
 /// A tracepoint that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample<'a> {
+pub struct TracepointSample<'a> {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// On which CPU.
     pub cpu: u32,
-    /// Its raw data, laid out as [`crate::Format`] says.
+    /// Its raw data, laid out as [`crate::TracepointFormat`] says.
     pub raw: &'a [u8],
 }
 
-impl Sample<'_> {
+impl TracepointSample<'_> {
     /// Which tracepoint it is.
     #[must_use]
     pub fn id(&self) -> Option<u16> {
@@ -40,7 +40,7 @@ pub struct Tick {
 
 /// The branches that a processor recorded before a sample, the latest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Branches<'a> {
+pub struct SampledBranches<'a> {
     /// The process (thread group).
     pub process: u32,
     /// `struct perf_branch_entry`s.
@@ -55,7 +55,7 @@ const BRANCH_BYTES: usize = 24;
 const SPECULATION: u32 = 24;
 const WRONG_PATH: u64 = 1;
 
-impl Branches<'_> {
+impl SampledBranches<'_> {
     /// (from, to) of each that was taken indeed: AMD records those of wrong paths too.
     pub fn latest_first(&self) -> impl Iterator<Item = (u64, u64)> {
         let entries = self.entries.chunks_exact(BRANCH_BYTES);
@@ -85,11 +85,11 @@ const MODE_USER: u16 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A tracepoint was passed.
-    Sample(Sample<'a>),
+    Sample(TracepointSample<'a>),
     /// The clock ticked.
     Tick(Tick),
     /// Branches that were taken.
-    Branches(Branches<'a>),
+    Branches(SampledBranches<'a>),
     /// The ring was full: so many were lost.
     Lost(u64),
     /// Something else, or a record cut short.
@@ -113,10 +113,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    fn branches(body: &'a [u8]) -> Option<Branches<'a>> {
+    fn branches(body: &'a [u8]) -> Option<SampledBranches<'a>> {
         let count = usize::try_from(number(body, 8)?).ok()?;
         let end = count.checked_mul(BRANCH_BYTES)?.checked_add(16)?;
-        Some(Branches {
+        Some(SampledBranches {
             process: half(number(body, 0)?),
             entries: body.get(16..end)?,
         })
@@ -132,13 +132,13 @@ impl<'a> Record<'a> {
         })
     }
 
-    fn sample(body: &'a [u8]) -> Option<Sample<'a>> {
+    fn sample(body: &'a [u8]) -> Option<TracepointSample<'a>> {
         let short = |at: usize| {
             let bytes = body.get(at..at + 4)?.first_chunk()?;
             Some(u32::from_le_bytes(*bytes))
         };
         let size = usize::try_from(short(16)?).ok()?;
-        Some(Sample {
+        Some(TracepointSample {
             time_ns: number(body, 0)?,
             cpu: short(8)?,
             raw: body.get(20..20_usize.checked_add(size)?)?,

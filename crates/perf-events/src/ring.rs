@@ -9,7 +9,7 @@ use perf_event_open_sys as sys;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::record::Content;
-use crate::{Error, Format, Record};
+use crate::{Error, Record, TracepointFormat};
 
 /// Size of a record's header.
 const HEADER_BYTES: usize = 8;
@@ -37,7 +37,11 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::Open`].
-    pub fn open(cpu: usize, tracepoints: &[&Format], pages_log2: u32) -> Result<Self, Error> {
+    pub fn open(
+        cpu: usize,
+        tracepoints: &[&TracepointFormat],
+        pages_log2: u32,
+    ) -> Result<Self, Error> {
         let mut events: Vec<OwnedFd> = Vec::new();
         for tracepoint in tracepoints {
             events.push(open_event(cpu, &mut of_tracepoint(tracepoint.id))?);

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use crate::{Error, Format};
+use crate::{Error, TracepointFormat};
 
 /// Where tracefs usually is mounted (Documentation/trace/ftrace.rst).
 const MOUNTED_AT: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -53,7 +53,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// [`Error::NoTracepoint`], [`Error::Format`].
-    pub fn format(&self, system: &str, name: &str) -> Result<Format, Error> {
+    pub fn format(&self, system: &str, name: &str) -> Result<TracepointFormat, Error> {
         let read = || -> io::Result<String> {
             let path = format!("events/{system}/{name}/format");
             let file = openat(
@@ -71,6 +71,6 @@ impl Tracefs {
             name: name.to_owned(),
             source,
         })?;
-        Format::parse(&text)
+        TracepointFormat::parse(&text)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::latency::{Counts, Window};
+use crate::latency::{Counts, LatencyWindow};
 use crate::word::Word;
 use crate::{TenantSpec, tokens_of};
 
@@ -416,7 +416,7 @@ impl Account {
         now_ns: u64,
         (latency_ns, on_device_ns): (u64, u64),
         objective_us: f64,
-        scratch: &mut Window,
+        scratch: &mut LatencyWindow,
     ) -> Option<Judged> {
         let (is_alone, now) = (self.is_alone, position(now_ns));
         let counted = self.counted_ns.raise(is_alone, now);

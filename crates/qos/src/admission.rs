@@ -93,7 +93,7 @@ pub enum Refused {
 
 /// How a device's tokens are shared now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct TokenShares {
     /// Tokens a second of the device. `None`: nothing is limited, because there is no objective.
     pub rate: Option<u64>,
     /// Tokens a second that latency-critical tenants reserved.
@@ -111,7 +111,7 @@ pub struct Shares {
 
 /// What a device has for one more tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Headroom {
     /// At this 95th percentile, in microseconds: the strictest objective of the device's tenants.
     /// Without one the asked percentile, or the best that the device does.
     pub p95_us: u32,
@@ -358,7 +358,7 @@ impl Admission {
     }
 
     /// What is left for a tenant with this objective. `None`: the device has no calibration.
-    pub fn left(&self, objective: &Objective) -> Option<Left> {
+    pub fn left(&self, objective: &Objective) -> Option<Headroom> {
         let curve = &self.model.as_ref()?.curve;
         let is_read_only = self.writers == 0 && !objective.writes();
         let column = match is_read_only {
@@ -371,7 +371,7 @@ impl Admission {
         let p95_us = wanted_us.max(u32::try_from(best_us).unwrap_or(u32::MAX));
         let rate = column.map_or(0.0, |column| rate_or_less(column, f64::from(p95_us)));
         let rate = rounded(rate.floor());
-        Some(Left {
+        Some(Headroom {
             p95_us,
             rate,
             left: rate.saturating_sub(self.reserved),
@@ -380,7 +380,7 @@ impl Admission {
 
     /// How tokens are shared. `factor` scales the calibrated rate by what was measured; `is_quiet`:
     /// nobody has written for a while, so that reads are as cheap as in read-only mode.
-    pub fn shares(&self, factor: f64, is_quiet: bool) -> Shares {
+    pub fn shares(&self, factor: f64, is_quiet: bool) -> TokenShares {
         let strictest_us = self.strictest_us();
         let is_read_only = self.writers == 0 || is_quiet;
         let rate = strictest_us.map(|p95_us| {
@@ -396,7 +396,7 @@ impl Admission {
         });
         let spare = rate.map_or(0, |rate| rate.saturating_sub(self.reserved));
         let each = |number: u32| spare.checked_div(u64::from(number)).unwrap_or(0);
-        Shares {
+        TokenShares {
             rate,
             reserved: self.reserved,
             best_effort_each: each(self.best_effort),

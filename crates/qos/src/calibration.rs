@@ -15,7 +15,7 @@ const LEVELS: u32 = 12;
 
 /// What one load of a device showed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct CalibrationPoint {
     /// Share of reads, 0 to 1.
     pub read_share: f64,
     /// Requests of 4 KiB a second.
@@ -44,8 +44,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn new(read_share: f64, points: &[Point]) -> Self {
-        let is_of_share = |point: &&Point| (point.read_share - read_share).abs() < 1e-9;
+    fn new(read_share: f64, points: &[CalibrationPoint]) -> Self {
+        let is_of_share = |point: &&CalibrationPoint| (point.read_share - read_share).abs() < 1e-9;
         let mut points: Vec<(f64, f64)> = points
             .iter()
             .filter(is_of_share)
@@ -88,7 +88,7 @@ impl Sweep {
 ///
 /// # Errors
 /// See [`CalibrationError`].
-pub fn fit(points: &[Point]) -> Result<DeviceModel, CalibrationError> {
+pub fn fit(points: &[CalibrationPoint]) -> Result<DeviceModel, CalibrationError> {
     let mut shares: Vec<f64> = points.iter().map(|point| point.read_share).collect();
     shares.sort_by(f64::total_cmp);
     shares.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
@@ -210,7 +210,7 @@ mod tests {
     use crate::simulated::p3600_model;
 
     /// What a calibration would see on a device with a model, with 3 % of scatter.
-    fn measured(model: &DeviceModel, shares: &[f64]) -> Vec<Point> {
+    fn measured(model: &DeviceModel, shares: &[f64]) -> Vec<CalibrationPoint> {
         let mut random = ChaCha8Rng::seed_from_u64(3);
         let mut points = Vec::new();
         for &read_share in shares {
@@ -222,7 +222,7 @@ mod tests {
                 + (1.0 - read_share) * f64::from(model.costs.of_block(Operation::Write));
             for step in 1..=12 {
                 let tokens = column.max_tokens_per_s() * f64::from(step) / 12.0;
-                points.push(Point {
+                points.push(CalibrationPoint {
                     read_share,
                     iops: tokens / cost,
                     p95_us: column.p95_us_at(tokens) * random.random_range(0.97..1.03),
@@ -279,7 +279,7 @@ mod tests {
             Err(CalibrationError::NoReads)
         );
         assert_eq!(fit(&[]), Err(CalibrationError::NoReads));
-        let broken = Point {
+        let broken = CalibrationPoint {
             read_share: 1.0,
             iops: 0.0,
             p95_us: 100.0,

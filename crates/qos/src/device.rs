@@ -12,9 +12,9 @@ use self::control::Control;
 use crate::account::{Account, Judged, Parked, Scales, position};
 use crate::admission::Refused;
 use crate::feedback::Seen;
-use crate::notice::Notice;
+use crate::notice::DeviceNotice;
 use crate::word::Word;
-use crate::{DeviceModel, Drift, Objective, TenantSpec, rounded, tokens_of};
+use crate::{CalibrationDrift, DeviceModel, Objective, TenantSpec, rounded, tokens_of};
 
 /// Schedulers of one device at most: one bit of a word each.
 pub const THREADS_MAX: u32 = 64;
@@ -34,7 +34,7 @@ const PAUSE_MIN_NS: u64 = 200_000;
 
 /// A device, shared by the schedulers of its threads.
 #[derive(Debug)]
-pub struct Device {
+pub struct SharedDevice {
     /// Schedulers at most. One alone needs no atomic operations.
     threads_max: u32,
     control: Mutex<Control>,
@@ -78,7 +78,7 @@ pub struct Device {
 
 /// How a device fares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeviceStatus {
+pub struct DeviceFigures {
     /// Tokens a second that are given out; `None`: nothing is limited, because no tenant has an
     /// objective.
     pub tokens_per_s: Option<u64>,
@@ -99,17 +99,17 @@ pub struct DeviceStatus {
     /// Tokens of all requests so far.
     pub spent_tokens: u64,
     /// How the device differs from its calibration, if it does.
-    pub drift: Option<Drift>,
+    pub drift: Option<CalibrationDrift>,
 }
 
-impl Device {
+impl SharedDevice {
     /// A device without tenants. Without a model, objectives are refused and nothing is limited.
     pub fn new(model: Option<DeviceModel>) -> Self {
         Self::for_threads(model, THREADS_MAX)
     }
 
-    /// As [`Device::new`], with so many schedulers at most, and no more than [`THREADS_MAX`]. For
-    /// one thread a round is cheaper.
+    /// As [`SharedDevice::new`], with so many schedulers at most, and no more than [`THREADS_MAX`].
+    /// For one thread a round is cheaper.
     pub fn for_threads(model: Option<DeviceModel>, threads_max: u32) -> Self {
         let threads_max = threads_max.clamp(1, THREADS_MAX);
         let device = Self {
@@ -290,12 +290,12 @@ impl Device {
     }
 
     /// How the device fares.
-    pub fn status(&self) -> DeviceStatus {
+    pub fn status(&self) -> DeviceFigures {
         let control = self.control();
         let shares = control
             .admission
             .shares(control.feedback.factor(), self.is_quiet.load(Relaxed));
-        DeviceStatus {
+        DeviceFigures {
             tokens_per_s: shares.rate,
             reserved_tokens_per_s: shares.reserved,
             best_effort_each_tokens_per_s: shares.best_effort_each,
@@ -310,7 +310,7 @@ impl Device {
     }
 
     /// The oldest notice about the device that nobody has taken.
-    pub fn take_notice(&self) -> Option<Notice> {
+    pub fn take_notice(&self) -> Option<DeviceNotice> {
         self.control().notices.pop()
     }
 

@@ -15,12 +15,12 @@ const BUCKETS: usize = SUB_BUCKETS * OCTAVES;
 
 /// A histogram of latencies.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct LatencyWindow {
     counts: Box<[u32; BUCKETS]>,
     total: u32,
 }
 
-impl Default for Window {
+impl Default for LatencyWindow {
     fn default() -> Self {
         Self {
             counts: Box::new([0; BUCKETS]),
@@ -52,7 +52,7 @@ fn edge_ns(bucket: usize) -> f64 {
     (sub as f64) * f64::from(1_u32 << octave) * unit
 }
 
-impl Window {
+impl LatencyWindow {
     /// Counts a latency.
     pub fn record(&mut self, latency_ns: u64) {
         self.counts[bucket_of(latency_ns)] += 1;
@@ -141,7 +141,7 @@ impl Counts {
     }
 
     /// Moves all latencies into a window.
-    pub(crate) fn drain(&self, is_alone: bool, window: &mut Window) {
+    pub(crate) fn drain(&self, is_alone: bool, window: &mut LatencyWindow) {
         window.total = 0;
         for (count, drained) in self.counts.iter().zip(window.counts.iter_mut()) {
             *drained = match count.load(Relaxed) {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_percentile_of_an_even_spread_is_exact_to_a_percent() {
-        let mut window = Window::default();
+        let mut window = LatencyWindow::default();
         assert_eq!(window.p95_us(), None);
         for latency_us in 1..=1000 {
             window.record(latency_us * 1000);

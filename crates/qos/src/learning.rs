@@ -18,7 +18,7 @@ const SECOND_MOST: f64 = 0.5;
 
 /// A device differs from its calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Drift {
+pub struct CalibrationDrift {
     /// Tokens a second at which the difference was seen.
     pub tokens_per_s: f64,
     /// What the calibration expects there, in microseconds.
@@ -27,7 +27,7 @@ pub struct Drift {
     pub measured_p95_us: f64,
 }
 
-impl std::fmt::Display for Drift {
+impl std::fmt::Display for CalibrationDrift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let direction = match self.measured_p95_us > self.calibrated_p95_us {
             true => "slower",
@@ -47,7 +47,7 @@ impl std::fmt::Display for Drift {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Finding {
     Nothing,
-    Drifted(Drift),
+    Drifted(CalibrationDrift),
     Holds,
 }
 
@@ -97,7 +97,7 @@ impl Learner {
         let worst = self.slower.max(self.faster);
         if worst > ALARM && !self.drifted {
             self.drifted = true;
-            return Finding::Drifted(Drift {
+            return Finding::Drifted(CalibrationDrift {
                 tokens_per_s,
                 calibrated_p95_us,
                 measured_p95_us: p95_us,
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_drift_says_in_which_direction() {
         let said = |measured_p95_us| {
-            let drift = Drift {
+            let drift = CalibrationDrift {
                 tokens_per_s: 1000.0,
                 calibrated_p95_us: 400.0,
                 measured_p95_us,

@@ -10,13 +10,13 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use qos::{Device, Objective, Operation, Request, Scheduler, TenantSpec};
+//! use qos::{SharedDevice, Objective, Operation, TenantRequest, Scheduler, TenantSpec};
 //!
-//! let device = Arc::new(Device::new(Some(qos::simulated::p3600_model())));
+//! let device = Arc::new(SharedDevice::new(Some(qos::simulated::p3600_model())));
 //! let mut scheduler = Scheduler::new(Arc::clone(&device)).unwrap();
 //! let objective = Objective { p95_us: 500, iops: 20_000, read_share: 0.9 };
 //! let tenant = scheduler.add_tenant(TenantSpec::latency_critical(objective)).unwrap();
-//! let request = Request { operation: Operation::Read, len_bytes: 4096, token: "first" };
+//! let request = TenantRequest { operation: Operation::Read, len_bytes: 4096, token: "first" };
 //! scheduler.enqueue(tenant, request, 1_000).unwrap();
 //! let mut submitted = Vec::new();
 //! scheduler.round(2_000, &mut |_, token| submitted.push(token));
@@ -41,18 +41,18 @@ pub mod simulated;
 mod tenant;
 mod word;
 
-pub use admission::{Admission, Left, Refused, Shares, TENANTS_MAX};
-pub use calibration::{ASSUMED_WRITE_COST, CalibrationError, Point, fit};
+pub use admission::{Admission, Headroom, Refused, TENANTS_MAX, TokenShares};
+pub use calibration::{ASSUMED_WRITE_COST, CalibrationError, CalibrationPoint, fit};
 pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST, WRITE_COST_MAX};
 pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel, POINTS_MAX};
-pub use device::{Device, DeviceStatus, THREADS_MAX};
+pub use device::{DeviceFigures, SharedDevice, THREADS_MAX};
 pub use grouped::Grouped;
-pub use latency::Window;
-pub use learning::Drift;
-pub use notice::Notice;
+pub use latency::LatencyWindow;
+pub use learning::CalibrationDrift;
+pub use notice::DeviceNotice;
 pub use queue::QUEUE_ENTRIES_MAX;
-pub use scheduler::{Full, Request, Scheduler, TooManyThreads};
-pub use tenant::{IOPS_MAX, Objective, P95_US_MAX, TenantId, TenantSpec, TenantStatus};
+pub use scheduler::{Full, Scheduler, TenantRequest, TooManyThreads};
+pub use tenant::{IOPS_MAX, Objective, P95_US_MAX, TenantFigures, TenantId, TenantSpec};
 
 /// Tokens are counted in millionths, so that a round of a microsecond adds what it should.
 pub(crate) const MICRO: i64 = 1_000_000;

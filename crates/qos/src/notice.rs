@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use crate::{Drift, TenantId};
+use crate::{CalibrationDrift, TenantId};
 
 /// Notices that are kept until somebody takes them. Older ones go first.
 pub(crate) const NOTICES_MAX: usize = 64;
 
 /// Something that the operator of the device should know.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Notice {
+pub enum DeviceNotice {
     /// A latency-critical tenant asks for more than it reserved: its requests wait. Said once until
     /// the tenant is out of its deficit.
     Deficit {
@@ -28,28 +28,28 @@ pub enum Notice {
         tenant: TenantId,
     },
     /// The device is slower or faster than its calibration says: calibrate it again.
-    CalibrationNoLongerHolds(Drift),
+    CalibrationNoLongerHolds(CalibrationDrift),
     /// The device is as its calibration says again.
     CalibrationHolds,
 }
 
 /// Notices in their order, at most [`NOTICES_MAX`].
 #[derive(Debug)]
-pub(crate) struct Notices(VecDeque<Notice>);
+pub(crate) struct Notices(VecDeque<DeviceNotice>);
 
 impl Notices {
     pub(crate) fn new() -> Self {
         Self(VecDeque::with_capacity(NOTICES_MAX))
     }
 
-    pub(crate) fn push(&mut self, notice: Notice) {
+    pub(crate) fn push(&mut self, notice: DeviceNotice) {
         if self.0.len() == NOTICES_MAX {
             self.0.pop_front();
         }
         self.0.push_back(notice);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Notice> {
+    pub(crate) fn pop(&mut self) -> Option<DeviceNotice> {
         self.0.pop_front()
     }
 }

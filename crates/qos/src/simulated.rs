@@ -186,12 +186,12 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Window;
+    use crate::LatencyWindow;
 
     /// The 95th percentile of reads at a rate of tokens, some of which writes spend.
     fn p95_us(tokens_per_s: f64, write_every: u32) -> f64 {
         let mut flash = Flash::new(p3600_model(), 7);
-        let mut window = Window::default();
+        let mut window = LatencyWindow::default();
         let mut at_ns = 0.0;
         let step_tokens = match write_every {
             0 => 100.0,

@@ -106,7 +106,7 @@ impl TenantId {
 
 /// How a tenant fares. Counters run since the tenant was added.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TenantStatus {
+pub struct TenantFigures {
     /// The objective; `None`: best effort.
     pub objective: Option<Objective>,
     /// 95th percentile of the latency in the last full window, in microseconds, of the requests of
@@ -139,7 +139,7 @@ pub struct TenantStatus {
     pub deficits: u64,
 }
 
-impl TenantStatus {
+impl TenantFigures {
     /// Tokens of all requests that have arrived: of those that were submitted, and of those that
     /// wait.
     pub fn asked_tokens(&self) -> u64 {

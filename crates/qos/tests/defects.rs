@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use qos::simulated::p3600_model;
 use qos::{
-    Device, Notice, Objective, Operation, QUEUE_ENTRIES_MAX, Refused, Request, Scheduler,
-    TENANTS_MAX, THREADS_MAX, TenantId, TenantSpec,
+    DeviceNotice, Objective, Operation, QUEUE_ENTRIES_MAX, Refused, Scheduler, SharedDevice,
+    TENANTS_MAX, THREADS_MAX, TenantId, TenantRequest, TenantSpec,
 };
 
 fn objective(p95_us: u32, iops: u32, read_share: f64) -> TenantSpec {
@@ -17,8 +17,8 @@ fn objective(p95_us: u32, iops: u32, read_share: f64) -> TenantSpec {
     })
 }
 
-fn request(operation: Operation) -> Request<u32> {
-    Request {
+fn request(operation: Operation) -> TenantRequest<u32> {
+    TenantRequest {
         operation,
         len_bytes: 4096,
         token: 0,
@@ -26,7 +26,7 @@ fn request(operation: Operation) -> Request<u32> {
 }
 
 fn scheduler() -> Scheduler<u32> {
-    Scheduler::new(Arc::new(Device::new(Some(p3600_model())))).unwrap()
+    Scheduler::new(Arc::new(SharedDevice::new(Some(p3600_model())))).unwrap()
 }
 
 /// Runs rounds every 25 µs and counts submissions of a tenant.
@@ -223,7 +223,7 @@ fn a_deficit_is_said_once_and_its_end_too() {
     assert_eq!(rounds(&mut scheduler, 0, 25, tenant), 1000);
     let said = scheduler.take_notice();
     assert!(
-        matches!(said, Some(Notice::Deficit { tenant: of, reserved, queued, queued_tokens })
+        matches!(said, Some(DeviceNotice::Deficit { tenant: of, reserved, queued, queued_tokens })
             if of == tenant && reserved > 0 && queued > 0 && queued_tokens == 100 * u64::from(queued)),
         "{said:?}"
     );
@@ -240,7 +240,7 @@ fn a_deficit_is_said_once_and_its_end_too() {
     rounds(&mut scheduler, 500_000, 3_000_000, tenant);
     assert_eq!(
         scheduler.take_notice(),
-        Some(Notice::DeficitOver { tenant })
+        Some(DeviceNotice::DeficitOver { tenant })
     );
     let status = scheduler.status(tenant).unwrap();
     assert!(!status.in_deficit);
@@ -271,7 +271,7 @@ fn removing_the_strictest_tenant_gives_the_rate_back() {
 
 #[test]
 fn an_idle_thread_holds_up_no_other() {
-    let device = Arc::new(Device::new(Some(p3600_model())));
+    let device = Arc::new(SharedDevice::new(Some(p3600_model())));
     let mut idle: Scheduler<u32> = Scheduler::new(Arc::clone(&device)).unwrap();
     let mut busy: Scheduler<u32> = Scheduler::new(Arc::clone(&device)).unwrap();
     idle.add_tenant(objective(500, 200_000, 1.0)).unwrap();
@@ -291,7 +291,7 @@ fn an_idle_thread_holds_up_no_other() {
 
 #[test]
 fn a_device_has_a_bounded_number_of_schedulers_and_takes_them_back() {
-    let device = Arc::new(Device::new(None));
+    let device = Arc::new(SharedDevice::new(None));
     let all: Vec<Scheduler<u32>> = (0..THREADS_MAX)
         .map(|_| Scheduler::new(Arc::clone(&device)).unwrap())
         .collect();
@@ -305,7 +305,7 @@ fn a_device_has_a_bounded_number_of_schedulers_and_takes_them_back() {
 
 #[test]
 fn without_objectives_nothing_is_limited_but_turns_are_taken() {
-    let mut scheduler: Scheduler<u32> = Scheduler::new(Arc::new(Device::new(None))).unwrap();
+    let mut scheduler: Scheduler<u32> = Scheduler::new(Arc::new(SharedDevice::new(None))).unwrap();
     let one = scheduler.add_tenant(TenantSpec::best_effort()).unwrap();
     for _ in 0..500 {
         scheduler
@@ -323,7 +323,7 @@ fn without_objectives_nothing_is_limited_but_turns_are_taken() {
     for at in 0..1000 {
         for (tenant, len_bytes) in [(one, 4096), (two, 65_536)] {
             while scheduler.status(tenant).unwrap().queued < 200 {
-                let request = Request {
+                let request = TenantRequest {
                     operation: Operation::Read,
                     len_bytes,
                     token: len_bytes,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{Device, Objective, Operation, Request, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 /// 10,000 requests of 190 tokens a second.
 const OBJECTIVE: Objective = Objective {
@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let device = Arc::new(Device::new(Some(p3600_model())));
+        let device = Arc::new(SharedDevice::new(Some(p3600_model())));
         let mut scheduler = Scheduler::new(device).unwrap();
         let critical = scheduler
             .add_tenant(TenantSpec::latency_critical(OBJECTIVE))
@@ -45,7 +45,7 @@ impl World {
 
     fn ask(&mut self, id: TenantId, operation: Operation, number: u64) {
         for _ in 0..number {
-            let request = Request {
+            let request = TenantRequest {
                 operation,
                 len_bytes: 4096,
                 token: 0,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{Device, Objective, Operation, Request, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 const WRITE: i64 = 1000;
 /// The largest request of these tests, in blocks.
@@ -35,13 +35,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Tenants over two threads of a device: the first half is latency-critical.
 struct World {
-    device: Arc<Device>,
+    device: Arc<SharedDevice>,
     schedulers: Vec<Scheduler<u32>>,
     tenants: Vec<(usize, TenantId)>,
 }
 
 fn world(threads: usize, critical: usize, best_effort: usize) -> World {
-    let device = Arc::new(Device::new(Some(p3600_model())));
+    let device = Arc::new(SharedDevice::new(Some(p3600_model())));
     let mut schedulers: Vec<Scheduler<u32>> = (0..threads)
         .map(|_| Scheduler::new(Arc::clone(&device)).unwrap())
         .collect();
@@ -85,7 +85,7 @@ proptest! {
             now_us += step.pause_us;
             let (thread, tenant) = world.tenants[step.tenant % world.tenants.len()];
             for _ in 0..step.number {
-                let request = Request { operation: step.operation, len_bytes: step.blocks * 4096, token: 0 };
+                let request = TenantRequest { operation: step.operation, len_bytes: step.blocks * 4096, token: 0 };
                 queued += u64::from(world.schedulers[thread].enqueue(tenant, request, now_us * 1000).is_ok());
             }
             for scheduler in &mut world.schedulers {
@@ -126,7 +126,7 @@ proptest! {
             now_us += step.pause_us;
             let (thread, tenant) = world.tenants[step.tenant % world.tenants.len()];
             for _ in 0..step.number {
-                let request = Request { operation: step.operation, len_bytes: step.blocks * 4096, token: 0 };
+                let request = TenantRequest { operation: step.operation, len_bytes: step.blocks * 4096, token: 0 };
                 let _ = world.schedulers[thread].enqueue(tenant, request, now_us * 1000);
             }
             for scheduler in &mut world.schedulers {
@@ -164,7 +164,7 @@ proptest! {
             now_us += step.pause_us;
             let number = step.tenant % ids.len();
             for _ in 0..step.number {
-                let request = Request { operation: step.operation, len_bytes: step.blocks * 4096, token: tokens[number].0 };
+                let request = TenantRequest { operation: step.operation, len_bytes: step.blocks * 4096, token: tokens[number].0 };
                 tokens[number].0 += u32::from(world.schedulers[0].enqueue(ids[number], request, now_us * 1000).is_ok());
             }
             let mut in_order = true;
@@ -198,7 +198,7 @@ fn real_threads_share_a_rate() {
                     let own: Vec<TenantId> = own.map(|(_, tenant)| *tenant).collect();
                     for now_us in (0..=END_US).step_by(50) {
                         for tenant in &own {
-                            let request = Request {
+                            let request = TenantRequest {
                                 operation: Operation::Read,
                                 len_bytes: 4096,
                                 token: 0,

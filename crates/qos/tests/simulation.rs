@@ -5,7 +5,7 @@
 mod machine;
 
 use machine::{CRITICAL, GREEDY, Load, Machine, OBJECTIVE};
-use qos::Notice;
+use qos::DeviceNotice;
 use qos::simulated::Stalls;
 
 /// Share of one-second windows in which the objective held, and tokens a second of the writer.
@@ -126,7 +126,7 @@ fn tokens_follow_the_measured_tail_when_the_device_ages_and_the_calibration_is_d
     assert!(
         notices
             .iter()
-            .any(|notice| matches!(notice, Notice::CalibrationNoLongerHolds(_))),
+            .any(|notice| matches!(notice, DeviceNotice::CalibrationNoLongerHolds(_))),
         "{notices:?}"
     );
     assert!(machine.device.status().drift.is_some());

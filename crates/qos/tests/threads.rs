@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use machine::{CRITICAL, GREEDY, Load, Machine, OBJECTIVE};
 use proptest::prelude::*;
 use qos::simulated::p3600_model;
-use qos::{Device, Objective, Operation, Request, Scheduler, TenantId, TenantSpec};
+use qos::{Objective, Operation, Scheduler, SharedDevice, TenantId, TenantRequest, TenantSpec};
 
 /// Tokens a second that it reserves.
 const RESERVED: u64 = 3_800_000;
@@ -186,7 +186,7 @@ fn best_effort_tenants_share_alike_across_threads() {
 #[test]
 fn a_tenant_is_idle_only_when_no_instance_has_work() {
     for critical_works in [true, false] {
-        let device = Arc::new(Device::for_threads(Some(p3600_model()), 2));
+        let device = Arc::new(SharedDevice::for_threads(Some(p3600_model()), 2));
         let mut schedulers = [0, 1].map(|_| Scheduler::new(Arc::clone(&device)).unwrap());
         let objective = Objective {
             iops: 200_000,
@@ -230,7 +230,7 @@ fn a_tenant_is_idle_only_when_no_instance_has_work() {
 /// before the other's, and takes no more than two thirds.
 #[test]
 fn no_connection_of_a_tenant_starves() {
-    let device = Arc::new(Device::for_threads(Some(p3600_model()), 2));
+    let device = Arc::new(SharedDevice::for_threads(Some(p3600_model()), 2));
     let mut schedulers = [0, 1].map(|_| Scheduler::new(Arc::clone(&device)).unwrap());
     let mut add = |name: &str, spec| {
         let schedulers = schedulers.each_mut();
@@ -262,7 +262,7 @@ fn no_connection_of_a_tenant_starves() {
 /// ten seconds make no burst. A thread that sleeps is not waited for.
 #[test]
 fn a_sleeping_thread_does_not_hold_up_the_emptying_of_the_bucket() {
-    let device = Arc::new(Device::for_threads(Some(p3600_model()), 2));
+    let device = Arc::new(SharedDevice::for_threads(Some(p3600_model()), 2));
     let mut schedulers = [0, 1].map(|_| Scheduler::new(Arc::clone(&device)).unwrap());
     let objective = Objective {
         iops: 300_000,
@@ -292,7 +292,7 @@ fn a_sleeping_thread_does_not_hold_up_the_emptying_of_the_bucket() {
         awake.enqueue(tenant[0], read(), at_us * 1000).unwrap();
         awake.round(at_us * 1000, &mut |_, _| {});
     }
-    let write = Request {
+    let write = TenantRequest {
         operation: Operation::Write,
         ..read()
     };
@@ -307,8 +307,8 @@ fn a_sleeping_thread_does_not_hold_up_the_emptying_of_the_bucket() {
     assert!(burst <= 6, "{burst}");
 }
 
-fn read() -> Request<u32> {
-    Request {
+fn read() -> TenantRequest<u32> {
+    TenantRequest {
         operation: Operation::Read,
         len_bytes: 4096,
         token: 0,
@@ -343,9 +343,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Two tenants with an objective and two without, each on every thread.
-fn world(threads: usize) -> (Arc<Device>, Vec<Scheduler<u32>>, Vec<Vec<TenantId>>) {
+fn world(threads: usize) -> (Arc<SharedDevice>, Vec<Scheduler<u32>>, Vec<Vec<TenantId>>) {
     let most = u32::try_from(threads).unwrap();
-    let device = Arc::new(Device::for_threads(Some(p3600_model()), most));
+    let device = Arc::new(SharedDevice::for_threads(Some(p3600_model()), most));
     let mut schedulers: Vec<Scheduler<u32>> = (0..threads)
         .map(|_| Scheduler::new(Arc::clone(&device)).unwrap())
         .collect();
@@ -386,7 +386,7 @@ proptest! {
             let id = tenants[step.tenant][thread];
             let operation = if step.is_write { Operation::Write } else { Operation::Read };
             for _ in 0..step.number {
-                let request = Request { operation, ..read() };
+                let request = TenantRequest { operation, ..read() };
                 let _ = schedulers[thread].enqueue(id, request, now_us * 1000);
             }
             for (thread, scheduler) in schedulers.iter_mut().enumerate() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::is_of_thread;
 use crate::handlers::continuations;
 use crate::inject::{self, STUB_BYTES};
-use crate::manifest::{Manifest, Patch};
+use crate::manifest::{AppliedPatch, Manifest};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::stop::{declined, not_stopping, one_stopped, state, stopped, threads_by_chance};
@@ -22,7 +22,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// long only. The stub has been announced.
 pub(crate) fn syscall(
     process: &Process,
-    stub: &Patch,
+    stub: &AppliedPatch,
     number: u64,
     arguments: [u64; 6],
 ) -> Result<i64, RelayoutError> {
@@ -44,7 +44,7 @@ pub(crate) fn syscall(
 }
 
 /// Writes the stub, where the bytes are there that it was announced for.
-fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
+fn lay_stub(process: &Process, stub: &AppliedPatch) -> Result<(), RelayoutError> {
     take_out_stub(process, stub)?;
     let memory = &process.memory;
     if memory.read(stub.address, stub.old.0.len())? != stub.old.0 {
@@ -59,7 +59,7 @@ fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
 
 /// Takes out a stub that is still there, of one who was killed in the middle of a call, once no
 /// thread is in it any more. Where something else is, that stays.
-pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
+pub(crate) fn take_out_stub(process: &Process, stub: &AppliedPatch) -> Result<(), RelayoutError> {
     let (pid, memory) = (process.pid, &process.memory);
     let size = stub.new.0.len();
     let is_in_it = |address| (stub.address..stub.address + size as u64).contains(&address);
@@ -100,7 +100,7 @@ pub(crate) fn find_stub(
     process: &Process,
     manifest: &Manifest,
     maps: &[Mapping],
-) -> Result<Patch, RelayoutError> {
+) -> Result<AppliedPatch, RelayoutError> {
     if let Some(known) = &manifest.stub {
         let found = process.memory.read(known.address, known.old.0.len());
         if found.is_ok_and(|found| found == known.old.0 || found == known.new.0) {
@@ -111,7 +111,7 @@ pub(crate) fn find_stub(
 }
 
 /// A stub in the first room that there is.
-fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
+fn new_stub(process: &Process, maps: &[Mapping]) -> Result<AppliedPatch, RelayoutError> {
     let memory = &process.memory;
     let address = cave::find(memory, maps)?.ok_or_else(|| {
         let why = format!("no object of it has {STUB_BYTES} unused bytes behind its code");
@@ -119,7 +119,7 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError>
     })?;
     let new = inject::syscall_stub();
     let old = memory.read(address, new.len())?;
-    let stub = Patch {
+    let stub = AppliedPatch {
         address,
         old: crate::manifest::Bytes(old),
         new: crate::manifest::Bytes(new),

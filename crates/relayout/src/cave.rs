@@ -4,13 +4,13 @@
 
 use crate::inject::STUB_BYTES;
 use crate::maps::Mapping;
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
 
 /// The address of [`STUB_BYTES`] such bytes in some object; `None` where no object has them.
-pub(crate) fn find(memory: &Memory, maps: &[Mapping]) -> Result<Option<u64>, RelayoutError> {
+pub(crate) fn find(memory: &ProcessMemory, maps: &[Mapping]) -> Result<Option<u64>, RelayoutError> {
     for head in maps {
         if head.offset != 0 || head.inode == 0 || !head.is_readable {
             continue;
@@ -44,7 +44,7 @@ pub(crate) fn find(memory: &Memory, maps: &[Mapping]) -> Result<Option<u64>, Rel
 
 /// Address and length of the executable segments, from the program headers in memory.
 fn executable_segments(
-    memory: &Memory,
+    memory: &ProcessMemory,
     base: u64,
     header: &[u8],
 ) -> Result<Vec<(u64, u64)>, RelayoutError> {

@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::region::{is_complete, is_ours};
 use crate::stop::Stopped;
 use crate::unwinder::{Unwinder, led_by_others};
-use crate::{Memory, RelayoutError, ptrace};
+use crate::{ProcessMemory, RelayoutError, ptrace};
 
 /// What is to be written so that a process's unwinder finds what regions hold.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl<'a> Chain<'a> {
         (chain, head)
     }
 
-    fn only_changes(&mut self, memory: &Memory) {
+    fn only_changes(&mut self, memory: &ProcessMemory) {
         let is_there = |(address, word): &(u64, u64)| memory.word(*address).ok() == Some(*word);
         self.words.retain(|word| !is_there(word));
     }
@@ -161,7 +161,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Writes it, while the process is stopped.
-    pub(crate) fn lay(&self, memory: &Memory) -> Result<(), RelayoutError> {
+    pub(crate) fn lay(&self, memory: &ProcessMemory) -> Result<(), RelayoutError> {
         for (address, word) in &self.words {
             memory.write(*address, &word.to_le_bytes())?;
         }

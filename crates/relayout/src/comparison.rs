@@ -4,17 +4,17 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
-use crate::cache::CodeCache;
+use crate::patched_process::PatchedProcess;
 use crate::stop::Pause;
-use crate::units::{Meter, Unit};
+use crate::units::{UnitMeter, WorkUnit};
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Effort {
+pub struct ComparisonOptions {
     /// Pairs of blocks.
     pub pairs: usize,
     /// Length of a block, at least; longer where the process does little.
@@ -23,7 +23,7 @@ pub struct Effort {
     pub settle: Duration,
 }
 
-impl Default for Effort {
+impl Default for ComparisonOptions {
     /// About 23 s. Short blocks, because what else disturbs a machine lasts longer than a block: of
     /// MariaDB under sysbench on two cores of a shared machine the interval is then about ±4 %, and
     /// ±8 % with 16 pairs of 0.6 s, which take as long.
@@ -92,14 +92,14 @@ pub struct BlockRecord {
 /// Those of switching; [`RelayoutError::LittleWork`] where nothing can be compared;
 /// [`RelayoutError::Stats`] where a block had no work or CPU time.
 pub fn compare(
-    cache: &mut CodeCache,
+    cache: &mut PatchedProcess,
     number: u32,
-    unit: &Unit,
-    effort: &Effort,
+    unit: &WorkUnit,
+    effort: &ComparisonOptions,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<Option<Compared>, RelayoutError> {
     let start = std::time::Instant::now();
-    let mut meter = Meter::open(cache.process.pid, unit)?;
+    let mut meter = UnitMeter::open(cache.process.pid, unit)?;
     let length = length(&mut meter, unit, effort)?;
     let mut blocks = Vec::new();
     let mut pauses: Vec<Pause> = Vec::new();
@@ -142,7 +142,11 @@ pub fn compare(
 }
 
 /// How long a block has to be for this process.
-fn length(meter: &mut Meter, unit: &Unit, effort: &Effort) -> Result<Duration, RelayoutError> {
+fn length(
+    meter: &mut UnitMeter,
+    unit: &WorkUnit,
+    effort: &ComparisonOptions,
+) -> Result<Duration, RelayoutError> {
     let seen = block(meter, 0, FIRST_LOOK.max(effort.block))?;
     let per_s = seen.units / seen.seconds;
     block_length(per_s, effort.block).map_err(|least| RelayoutError::LittleWork {
@@ -165,7 +169,7 @@ fn block_length(units_per_s: f64, least: Duration) -> Result<Duration, f64> {
 }
 
 fn block(
-    meter: &mut Meter,
+    meter: &mut UnitMeter,
     generation: u32,
     length: Duration,
 ) -> Result<BlockRecord, RelayoutError> {

@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use latency_stats::{Interval, share_interval};
+use paired_stats::{Interval, share_interval};
 use serde::{Deserialize, Serialize};
 
 /// Two-sided, as everywhere in Slackline.
@@ -94,7 +94,7 @@ impl Hot {
     }
 
     /// How well it fits what ran, and how much it is; `None` where no sample tells.
-    pub(crate) fn candidate(&self, ran: &Ran) -> Option<Candidate> {
+    pub(crate) fn candidate(&self, ran: &Ran) -> Option<LayoutCandidate> {
         let (mut covered, mut samples) = (0_u64, 0_u64);
         for (block, count) in ran.counted() {
             let is_covered = self.moved.contains(block);
@@ -105,7 +105,7 @@ impl Hot {
                 samples = samples.saturating_add(count);
             }
         }
-        Some(Candidate {
+        Some(LayoutCandidate {
             cover: Cover::new(covered, samples)?,
             hot_bytes: self.bytes,
         })
@@ -174,14 +174,14 @@ impl fmt::Display for Cover {
 
 /// A layout that could be put in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct LayoutCandidate {
     /// How well it fits what runs.
     pub cover: Cover,
     /// The blocks that it moves, in bytes.
     pub hot_bytes: u64,
 }
 
-impl Candidate {
+impl LayoutCandidate {
     /// Which candidate fits what runs best, if any is shown to cover at least `least` of it. Of
     /// those that the samples cannot tell from the best, it is the one with the least code: the
     /// others move code for other workloads as well.
@@ -231,9 +231,9 @@ mod tests {
         hot
     }
 
-    fn candidate(covered: u64, samples: u64, hot_bytes: u64) -> Candidate {
+    fn candidate(covered: u64, samples: u64, hot_bytes: u64) -> LayoutCandidate {
         let cover = Cover::new(covered, samples).unwrap();
-        Candidate { cover, hot_bytes }
+        LayoutCandidate { cover, hot_bytes }
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_best_is_the_smallest_of_those_that_the_samples_cannot_tell_apart() {
-        let best = |candidates: &[Candidate]| Candidate::best(candidates, LEAST);
+        let best = |candidates: &[LayoutCandidate]| LayoutCandidate::best(candidates, LEAST);
         assert_eq!(best(&[]), None);
         assert_eq!(best(&[candidate(500, 1000, 10)]), None);
         let (broad, own) = (candidate(4900, 5000, 900), candidate(4890, 5000, 300));

@@ -1,24 +1,24 @@
 //! Does what the [`Driver`] asks for, with a process, and tells of each step.
 
-use crate::comparison::{Effort, Gain, compare};
-use crate::driver::{Action, Driver, Observation, Settings, State};
-use crate::layout::Method;
+use crate::comparison::{ComparisonOptions, Gain, compare};
+use crate::driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessState};
+use crate::layout::ProfilingOptions;
 use crate::session::Session;
-use crate::status::{Fit, PauseUs, Status};
-use crate::units::Unit;
-use crate::{RelayoutError, Store};
+use crate::status::{Fit, PauseUs, RelayoutStatus};
+use crate::units::WorkUnit;
+use crate::{ManifestStore, RelayoutError};
 
 /// What a process is driven with.
 #[derive(Clone, Debug, Default)]
 pub struct Drive {
     /// How it is profiled and laid out.
-    pub method: Method,
+    pub method: ProfilingOptions,
     /// What a gain is measured in.
-    pub unit: Unit,
+    pub unit: WorkUnit,
     /// How long it is compared.
-    pub effort: Effort,
+    pub effort: ComparisonOptions,
     /// When another layout is worth it.
-    pub settings: Settings,
+    pub settings: DriverSettings,
 }
 
 /// Drives one process until there is nothing to do for now, and tells `show` of every change of
@@ -29,16 +29,16 @@ pub struct Drive {
 /// then is for the caller to roll back, unless it was verified. What speaks against the process
 /// itself is a state, not an error.
 pub fn drive(
-    store: &Store,
+    store: &ManifestStore,
     session: &mut Session,
     driver: &mut Driver,
     with: &Drive,
     is_interrupted: &mut dyn FnMut() -> bool,
-    show: &mut dyn FnMut(&Status),
-) -> Result<Status, RelayoutError> {
+    show: &mut dyn FnMut(&RelayoutStatus),
+) -> Result<RelayoutStatus, RelayoutError> {
     let (pid, start_time) = (session.cache.process.pid, session.cache.process.start_time);
-    let mut status = Status::load(store, pid, start_time)
-        .unwrap_or_else(|| Status::new(pid, start_time, &session.cache.process.exe));
+    let mut status = RelayoutStatus::load(store, pid, start_time)
+        .unwrap_or_else(|| RelayoutStatus::new(pid, start_time, &session.cache.process.exe));
     let mut action = driver.wake();
     loop {
         status.state = driver.state();
@@ -52,62 +52,62 @@ pub fn drive(
             .collect();
         status.save(store)?;
         show(&status);
-        if is_interrupted() && action != Action::Rest {
+        if is_interrupted() && action != DriverAction::Rest {
             action = match action {
-                Action::Look | Action::ConsiderKept => Action::Rest,
+                DriverAction::Look | DriverAction::ConsiderKept => DriverAction::Rest,
                 _ => {
-                    driver.step(Observation::Failed("interrupted".into()));
-                    Action::RollBack
+                    driver.step(DriverEvent::Failed("interrupted".into()));
+                    DriverAction::RollBack
                 }
             };
         }
         let observed = match action {
-            Action::Rest => return Ok(status),
-            Action::Look => session.look().map(Observation::Load),
-            Action::ConsiderKept => {
+            DriverAction::Rest => return Ok(status),
+            DriverAction::Look => session.look().map(DriverEvent::Load),
+            DriverAction::ConsiderKept => {
                 let (candidates, notes) = session.consider_kept(store);
                 status.notes = notes;
-                Ok(Observation::Kept(candidates))
+                Ok(DriverEvent::Kept(candidates))
             }
-            Action::InstallKept { index } => session.install_kept(index).map(|layout| {
+            DriverAction::InstallKept { index } => session.install_kept(index).map(|layout| {
                 // What was measured was another workload's.
                 (status.gain, status.comparison) = (None, None);
                 status.lay_out(Some(layout));
-                Observation::Done
+                DriverEvent::Done
             }),
-            Action::Count => {
+            DriverAction::Count => {
                 // What was measured was another layout's.
                 (status.gain, status.comparison) = (None, None);
-                session.count().map(|()| Observation::Done)
+                session.count().map(|()| DriverEvent::Done)
             }
-            Action::Install { .. } => session.install().map(|layout| {
+            DriverAction::Install { .. } => session.install().map(|layout| {
                 status.lay_out(Some(layout));
-                Observation::Done
+                DriverEvent::Done
             }),
-            Action::Resume { generation } => session.resume(generation).map(|layout| {
+            DriverAction::Resume { generation } => session.resume(generation).map(|layout| {
                 // What was measured was another workload's.
                 (status.gain, status.comparison) = (None, None);
                 status.lay_out(layout);
-                Observation::Done
+                DriverEvent::Done
             }),
-            Action::LeaveOriginal => session.leave_original().map(|()| {
+            DriverAction::LeaveOriginal => session.leave_original().map(|()| {
                 status.lay_out(None);
-                Observation::Done
+                DriverEvent::Done
             }),
-            Action::Compare => compared(session, with, &mut status, &mut *is_interrupted),
-            Action::RollBack => {
+            DriverAction::Compare => compared(session, with, &mut status, &mut *is_interrupted),
+            DriverAction::RollBack => {
                 session.roll_back()?;
                 action = match driver.state() {
-                    State::Monitoring => driver.wake(),
-                    _ => Action::Rest,
+                    ProcessState::Monitoring => driver.wake(),
+                    _ => DriverAction::Rest,
                 };
                 continue;
             }
         };
         let observation = told(observed, session)?;
-        let is_compared = matches!(observation, Observation::Compared(_));
+        let is_compared = matches!(observation, DriverEvent::Compared(_));
         action = driver.step(observation);
-        if is_compared && driver.state() == State::Optimized {
+        if is_compared && driver.state() == ProcessState::Optimized {
             session.settle()?;
             match session.keep_profile(store, status.gain.clone()) {
                 Ok(notes) => status.notes.extend(notes),
@@ -121,9 +121,9 @@ pub fn drive(
 fn compared(
     session: &mut Session,
     with: &Drive,
-    status: &mut Status,
+    status: &mut RelayoutStatus,
     is_interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Observation, RelayoutError> {
+) -> Result<DriverEvent, RelayoutError> {
     let number = session.cache.manifest.generation;
     let compared = compare(
         &mut session.cache,
@@ -133,7 +133,7 @@ fn compared(
         is_interrupted,
     )?;
     let Some(compared) = compared else {
-        return Ok(Observation::Failed("interrupted".into()));
+        return Ok(DriverEvent::Failed("interrupted".into()));
     };
     status.gain = Some(Gain::of(&compared));
     status.pause_us = PauseUs {
@@ -143,14 +143,14 @@ fn compared(
     };
     let gain = compared.per_cpu_s;
     status.comparison = Some(compared);
-    Ok(Observation::Compared(gain))
+    Ok(DriverEvent::Compared(gain))
 }
 
 /// What the driver is told of a step that failed, unless it is an error of the whole.
 fn told(
-    observed: Result<Observation, RelayoutError>,
+    observed: Result<DriverEvent, RelayoutError>,
     session: &Session,
-) -> Result<Observation, RelayoutError> {
+) -> Result<DriverEvent, RelayoutError> {
     match observed {
         Ok(observation) => Ok(observation),
         Err(error @ RelayoutError::Gone { .. }) => Err(error),
@@ -159,9 +159,9 @@ fn told(
             pid: session.cache.process.pid,
         }),
         Err(error) if error.is_missing_privilege() => Err(error),
-        Err(RelayoutError::Declined { reason, .. }) => Ok(Observation::Failed(reason.to_string())),
+        Err(RelayoutError::Declined { reason, .. }) => Ok(DriverEvent::Failed(reason.to_string())),
         // Another Slackline rolled it back meanwhile.
-        Err(RelayoutError::NoGeneration { .. }) => Ok(Observation::RolledBack),
-        Err(error) => Ok(Observation::Failed(error.to_string())),
+        Err(RelayoutError::NoGeneration { .. }) => Ok(DriverEvent::RolledBack),
+        Err(error) => Ok(DriverEvent::Failed(error.to_string())),
     }
 }

@@ -7,15 +7,15 @@
 
 use std::time::Duration;
 
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
-use crate::cover::{COVER_MIN, Candidate};
+use crate::cover::{COVER_MIN, LayoutCandidate};
 
 /// Where a process stands. The names are those that users of Dynimizer know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum ProcessState {
     /// Looked at now and then.
     Monitoring,
     /// Counting what runs.
@@ -34,7 +34,7 @@ pub enum State {
     RolledBack,
 }
 
-impl std::fmt::Display for State {
+impl std::fmt::Display for ProcessState {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.pad(match self {
             Self::Monitoring => "monitoring",
@@ -51,7 +51,7 @@ impl std::fmt::Display for State {
 
 /// When it is worth it, and when it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct DriverSettings {
     /// Below this the process is idle, in cores. (A gain of 20 % of it would be 1 % of a core.)
     pub idle_cores: f64,
     /// Above this share of kernel time it is kernel-bound. (nginx has 77 to 83 %: +3.6 % [2.1,
@@ -76,7 +76,7 @@ pub struct Settings {
     pub hold_off: Duration,
 }
 
-impl Default for Settings {
+impl Default for DriverSettings {
     fn default() -> Self {
         Self {
             idle_cores: 0.05,
@@ -93,7 +93,7 @@ impl Default for Settings {
 
 /// What a look at a process showed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct ProcessLoad {
     /// When it was, since the process was opened.
     pub at: Duration,
     /// CPU time in use, in cores.
@@ -106,24 +106,24 @@ pub struct Load {
     pub footprint_bytes: u64,
     /// How well the layout in force fits what runs; where the original is left in force for a
     /// workload, how well that one does.
-    pub fit: Option<Candidate>,
+    pub fit: Option<LayoutCandidate>,
     /// How well the other layouts at hand would, by generation (0: a workload that the original was
     /// left for).
-    pub held: Vec<(u32, Candidate)>,
+    pub held: Vec<(u32, LayoutCandidate)>,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Observation {
+pub enum DriverEvent {
     /// A look.
-    Load(Load),
+    Load(ProcessLoad),
     /// The counts are there, or a layout is installed: the step is done.
     Done,
     /// The step failed: the reason.
     Failed(String),
     /// The layouts by the profiles that earlier processes left on disk, and how well each would
     /// fit.
-    Kept(Vec<Candidate>),
+    Kept(Vec<LayoutCandidate>),
     /// The comparison, new layout over original: units of work per CPU second.
     Compared(Interval),
     /// Somebody else rolled it back.
@@ -132,7 +132,7 @@ pub enum Observation {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum DriverAction {
     /// Sample it.
     Look,
     /// Count what runs.
@@ -168,8 +168,8 @@ pub enum Action {
 /// The state machine of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Driver {
-    settings: Settings,
-    state: State,
+    settings: DriverSettings,
+    state: ProcessState,
     placement: u32,
     reason: Option<String>,
     gain: Option<Interval>,
@@ -192,10 +192,10 @@ pub struct Driver {
 impl Driver {
     /// A process that was just found.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: DriverSettings) -> Self {
         Self {
             settings,
-            state: State::Monitoring,
+            state: ProcessState::Monitoring,
             placement: 0,
             reason: None,
             gain: None,
@@ -210,7 +210,7 @@ impl Driver {
 
     /// As [`Driver::new`], but takes a profile on disk where one fits.
     #[must_use]
-    pub fn with_kept_profiles(settings: Settings) -> Self {
+    pub fn with_kept_profiles(settings: DriverSettings) -> Self {
         Self {
             considers_kept: true,
             ..Self::new(settings)
@@ -219,7 +219,7 @@ impl Driver {
 
     /// Where it stands.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ProcessState {
         self.state
     }
 
@@ -237,68 +237,74 @@ impl Driver {
 
     /// What to do first, and after each rest.
     #[must_use]
-    pub fn wake(&self) -> Action {
+    pub fn wake(&self) -> DriverAction {
         match self.state {
-            State::RolledBack => Action::Rest,
-            _ => Action::Look,
+            ProcessState::RolledBack => DriverAction::Rest,
+            _ => DriverAction::Look,
         }
     }
 
     /// Takes in what happened.
-    pub fn step(&mut self, observation: Observation) -> Action {
+    pub fn step(&mut self, observation: DriverEvent) -> DriverAction {
         match (self.state, observation) {
-            (_, Observation::RolledBack) => {
-                self.end(State::RolledBack, "as its user wished".into())
+            (_, DriverEvent::RolledBack) => {
+                self.end(ProcessState::RolledBack, "as its user wished".into())
             }
             // Declined for what it does, while layouts for other workloads are held.
-            (state, Observation::Load(load))
-                if state == State::Optimized || state == State::Declined && load.fit.is_some() =>
+            (state, DriverEvent::Load(load))
+                if state == ProcessState::Optimized
+                    || state == ProcessState::Declined && load.fit.is_some() =>
             {
                 self.look_at_workload(&load)
             }
-            (State::Monitoring | State::Declined, Observation::Load(load)) => {
+            (ProcessState::Monitoring | ProcessState::Declined, DriverEvent::Load(load)) => {
                 match self.why_not(&load) {
-                    Some(why) => self.end(State::Declined, why),
+                    Some(why) => self.end(ProcessState::Declined, why),
                     None => self.begin(&load, None),
                 }
             }
-            (_, Observation::Kept(kept)) => self.choose(&kept),
-            (State::Reoptimizing, Observation::Done) if self.is_resumed => {
-                self.go(State::Verifying, Action::Compare)
+            (_, DriverEvent::Kept(kept)) => self.choose(&kept),
+            (ProcessState::Reoptimizing, DriverEvent::Done) if self.is_resumed => {
+                self.go(ProcessState::Verifying, DriverAction::Compare)
             }
-            (State::Profiling | State::Reoptimizing, Observation::Done) => {
+            (ProcessState::Profiling | ProcessState::Reoptimizing, DriverEvent::Done) => {
                 let placement = self.placement;
-                self.go(State::Optimizing, Action::Install { placement })
+                self.go(
+                    ProcessState::Optimizing,
+                    DriverAction::Install { placement },
+                )
             }
-            (State::Optimizing, Observation::Done) => self.go(State::Verifying, Action::Compare),
-            (State::Verifying, Observation::Compared(gain)) => self.judge(gain),
-            (state, Observation::Failed(why)) => {
+            (ProcessState::Optimizing, DriverEvent::Done) => {
+                self.go(ProcessState::Verifying, DriverAction::Compare)
+            }
+            (ProcessState::Verifying, DriverEvent::Compared(gain)) => self.judge(gain),
+            (state, DriverEvent::Failed(why)) => {
                 let is_before = matches!(
                     state,
-                    State::Monitoring | State::Profiling | State::Declined
+                    ProcessState::Monitoring | ProcessState::Profiling | ProcessState::Declined
                 );
                 self.end(
                     if is_before {
-                        State::Declined
+                        ProcessState::Declined
                     } else {
-                        State::RolledBack
+                        ProcessState::RolledBack
                     },
                     why,
                 );
                 self.is_resumed = false;
                 // Code that counts may be in force.
-                Action::RollBack
+                DriverAction::RollBack
             }
             // An answer to what was not asked: nothing follows from it.
-            (_, _) => Action::Rest,
+            (_, _) => DriverAction::Rest,
         }
     }
 
-    fn judge(&mut self, gain: Interval) -> Action {
+    fn judge(&mut self, gain: Interval) -> DriverAction {
         self.gain = Some(gain);
         if gain.low > 1.0 {
             self.has_won = true;
-            return self.go(State::Optimized, Action::Rest);
+            return self.go(ProcessState::Optimized, DriverAction::Rest);
         }
         if self.is_resumed {
             let why = format!("an earlier layout showed no gain ({})", change(gain));
@@ -307,7 +313,10 @@ impl Driver {
         self.placement += 1;
         if self.placement < self.settings.placements {
             let placement = self.placement;
-            return self.go(State::Optimizing, Action::Install { placement });
+            return self.go(
+                ProcessState::Optimizing,
+                DriverAction::Install { placement },
+            );
         }
         let why = format!(
             "no gain shown at {} placements (the last: {})",
@@ -315,43 +324,46 @@ impl Driver {
             change(gain)
         );
         if self.has_won {
-            self.end(State::Declined, format!("{why} for what it does now"));
-            return Action::LeaveOriginal;
+            self.end(
+                ProcessState::Declined,
+                format!("{why} for what it does now"),
+            );
+            return DriverAction::LeaveOriginal;
         }
-        self.end(State::RolledBack, why);
-        Action::RollBack
+        self.end(ProcessState::RolledBack, why);
+        DriverAction::RollBack
     }
 
     /// A workload that the layout in force does not fit gets the layout at hand that fits it best,
     /// and a new one where none does.
-    fn look_at_workload(&mut self, load: &Load) -> Action {
+    fn look_at_workload(&mut self, load: &ProcessLoad) -> DriverAction {
         if self.why_not(load).is_some() {
-            return Action::Rest;
+            return DriverAction::Rest;
         }
         let least = self.settings.cover_min;
         let Some(fit) = load.fit.filter(|fit| fit.cover.is_below(least)) else {
             self.misfits = 0;
-            return Action::Rest;
+            return DriverAction::Rest;
         };
         self.misfits += 1;
         let is_held_off = load.at < self.begun_at + self.settings.hold_off;
         if self.misfits < self.settings.misfits || is_held_off {
-            return Action::Rest;
+            return DriverAction::Rest;
         }
         let why = format!(
             "the layout in force covers {} of what runs, below {:.0} %",
             fit.cover,
             least * 100.0
         );
-        let held: Vec<Candidate> = load.held.iter().map(|(_, held)| *held).collect();
-        match Candidate::best(&held, least).map(|index| load.held[index]) {
+        let held: Vec<LayoutCandidate> = load.held.iter().map(|(_, held)| *held).collect();
+        match LayoutCandidate::best(&held, least).map(|index| load.held[index]) {
             Some((0, _)) => {
                 (self.misfits, self.begun_at) = (0, load.at);
                 self.end(
-                    State::Declined,
+                    ProcessState::Declined,
                     "no gain was shown for what it does now".into(),
                 );
-                Action::Resume { generation: 0 }
+                DriverAction::Resume { generation: 0 }
             }
             Some((generation, held)) => {
                 (self.misfits, self.begun_at) = (0, load.at);
@@ -361,9 +373,9 @@ impl Driver {
                     held.cover
                 );
                 self.go_as(
-                    State::Reoptimizing,
+                    ProcessState::Reoptimizing,
                     Some(why),
-                    Action::Resume { generation },
+                    DriverAction::Resume { generation },
                 )
             }
             None => self.begin(load, Some(why)),
@@ -371,34 +383,34 @@ impl Driver {
     }
 
     /// Another layout is to be made, by a profile on disk or by a new one.
-    fn begin(&mut self, load: &Load, why: Option<String>) -> Action {
+    fn begin(&mut self, load: &ProcessLoad, why: Option<String>) -> DriverAction {
         (self.misfits, self.begun_at) = (0, load.at);
         if !self.considers_kept {
             return self.profile(why);
         }
         // What is in force stays so until it is known what replaces it.
         self.because = why;
-        Action::ConsiderKept
+        DriverAction::ConsiderKept
     }
 
     /// Takes the profile on disk that fits best, and profiles anew where none does.
-    fn choose(&mut self, kept: &[Candidate]) -> Action {
+    fn choose(&mut self, kept: &[LayoutCandidate]) -> DriverAction {
         let least = self.settings.cover_min;
         let because = self.because.take();
         let with = |why: String| match &because {
             Some(because) => format!("{because}; {why}"),
             None => why,
         };
-        if let Some(index) = Candidate::best(kept, least) {
+        if let Some(index) = LayoutCandidate::best(kept, least) {
             self.is_resumed = true;
             let why = format!(
                 "by a kept profile, which covers {} of what runs",
                 kept[index].cover
             );
             return self.go_as(
-                State::Optimizing,
+                ProcessState::Optimizing,
                 Some(with(why)),
-                Action::InstallKept { index },
+                DriverAction::InstallKept { index },
             );
         }
         let shares = kept.iter().map(|kept| kept.cover);
@@ -416,34 +428,39 @@ impl Driver {
         self.profile(why.or(because))
     }
 
-    fn profile(&mut self, why: Option<String>) -> Action {
+    fn profile(&mut self, why: Option<String>) -> DriverAction {
         self.is_resumed = false;
         self.placement = 0;
         let state = match self.has_won {
-            true => State::Reoptimizing,
-            false => State::Profiling,
+            true => ProcessState::Reoptimizing,
+            false => ProcessState::Profiling,
         };
-        self.go_as(state, why, Action::Count)
+        self.go_as(state, why, DriverAction::Count)
     }
 
-    fn go(&mut self, state: State, action: Action) -> Action {
+    fn go(&mut self, state: ProcessState, action: DriverAction) -> DriverAction {
         self.go_as(state, None, action)
     }
 
-    fn go_as(&mut self, state: State, reason: Option<String>, action: Action) -> Action {
+    fn go_as(
+        &mut self,
+        state: ProcessState,
+        reason: Option<String>,
+        action: DriverAction,
+    ) -> DriverAction {
         self.state = state;
         self.reason = reason;
         action
     }
 
-    fn end(&mut self, state: State, reason: String) -> Action {
+    fn end(&mut self, state: ProcessState, reason: String) -> DriverAction {
         self.state = state;
         self.reason = Some(reason);
-        Action::Rest
+        DriverAction::Rest
     }
 
     /// Why nothing is to be won from a process in this state of load.
-    fn why_not(&self, load: &Load) -> Option<String> {
+    fn why_not(&self, load: &ProcessLoad) -> Option<String> {
         let settings = &self.settings;
         if load.cores < settings.idle_cores {
             return Some(format!(

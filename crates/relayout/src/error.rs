@@ -45,7 +45,7 @@ pub enum RelayoutError {
     },
     /// The comparison has no interval.
     #[error("the gain cannot be measured: {0}")]
-    Stats(#[from] latency_stats::StatsError),
+    Stats(#[from] paired_stats::StatsError),
     /// The process cannot or should not be re-laid out.
     #[error("process {pid} is declined: {reason}")]
     Declined {

@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt as _;
 use host::Roots;
 
 use crate::calls;
-use crate::manifest::{Manifest, Patch, Region};
+use crate::manifest::{AppliedPatch, Manifest, Region};
 use crate::process::Process;
 use crate::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
 use crate::unwinder::Unwinder;
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// Code is copied in pieces of this size.
 const CHUNK: usize = 1 << 20;
@@ -63,11 +63,11 @@ pub(crate) fn has_all(process: &Process, regions: &[Region]) -> Result<bool, Rel
 
 /// Gives a member the regions that it lacks, at the leader's addresses. `unwinder` is the leader's.
 pub(crate) fn join(
-    leader: &Memory,
+    leader: &ProcessMemory,
     member: &Process,
     regions: &[Region],
     unwinder: Option<&Unwinder>,
-    stub: &Patch,
+    stub: &AppliedPatch,
 ) -> Result<(), RelayoutError> {
     member.preflight()?;
     let maps = member.maps()?;
@@ -102,7 +102,11 @@ pub(crate) fn join(
 }
 
 /// Maps a region into a process. The stub has been announced, and so has the region.
-pub(crate) fn map(process: &Process, region: &Region, stub: &Patch) -> Result<(), RelayoutError> {
+pub(crate) fn map(
+    process: &Process,
+    region: &Region,
+    stub: &AppliedPatch,
+) -> Result<(), RelayoutError> {
     let access = if region.is_code {
         libc::PROT_EXEC
     } else {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Registers, Wait};
 use crate::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64,
 /// section 3.2.2).
@@ -95,7 +95,7 @@ pub(crate) fn going_on(mut registers: Registers) -> Registers {
 /// Where a stopped thread goes on that is at `rip` in the middle of a restartable sequence: the
 /// sequence is over, as at any preemption (`rseq_ip_fixup` in kernel/rseq.c). The kernel would see
 /// to it itself, but not once it finds the thread in a stub.
-fn aborted(memory: &Memory, thread: u32, rip: u64) -> Option<u64> {
+fn aborted(memory: &ProcessMemory, thread: u32, rip: u64) -> Option<u64> {
     // rseq_cs in struct rseq; start_ip, post_commit_offset and abort_ip in struct rseq_cs
     // (include/uapi/linux/rseq.h).
     let sequence = memory.word(ptrace::rseq(thread)?.checked_add(8)?).ok()?;
@@ -142,7 +142,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    fn lay(memory: &Memory, address: u64, words: Vec<u8>) -> Result<Self, RelayoutError> {
+    fn lay(memory: &ProcessMemory, address: u64, words: Vec<u8>) -> Result<Self, RelayoutError> {
         let before = memory.read(address, words.len())?;
         memory.write(address, &words)?;
         Ok(Self {
@@ -153,7 +153,7 @@ impl Frame {
     }
 
     /// Puts back what was there, but for what others have written there meanwhile.
-    fn take_up(self, memory: &Memory) {
+    fn take_up(self, memory: &ProcessMemory) {
         let Ok(mut now) = memory.read(self.address, self.words.len()) else {
             return;
         };
@@ -171,7 +171,7 @@ impl Frame {
 /// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself
 /// if need be, and where it has them from.
 pub(crate) fn begin(
-    memory: &Memory,
+    memory: &ProcessMemory,
     thread: u32,
     stub: u64,
     number: u64,
@@ -193,7 +193,7 @@ pub(crate) fn begin(
 }
 
 /// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame.
-fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, Frame), RelayoutError> {
+fn lay_frame(memory: &ProcessMemory, thread: u32) -> Result<(Registers, Frame), RelayoutError> {
     let mut back = going_on(ptrace::registers(thread)?);
     back.rip = aborted(memory, thread, back.rip).unwrap_or(back.rip);
     if back.cs != CODE_SEGMENT {

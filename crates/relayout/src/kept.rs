@@ -20,7 +20,7 @@ use code_layout::{BuildId, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Gain;
-use crate::{RelayoutError, Store};
+use crate::{ManifestStore, RelayoutError};
 
 /// The version of the format, and the oldest one that is read: there one file held one profile, and
 /// nothing of how it was measured.
@@ -37,7 +37,7 @@ const BYTES_MAX: u64 = 64 << 20;
 /// What a process left for the next one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
+pub(crate) struct CachedProfile {
     version: u32,
     /// Of the executable.
     build_id: BuildId,
@@ -82,7 +82,7 @@ pub(crate) enum Counting {
 #[derive(Debug)]
 pub(crate) struct KeptFile {
     pub(crate) path: PathBuf,
-    pub(crate) kept: Kept,
+    pub(crate) kept: CachedProfile,
     used: SystemTime,
 }
 
@@ -103,7 +103,7 @@ enum Refusal {
     Damaged(String),
 }
 
-impl Kept {
+impl CachedProfile {
     pub(crate) fn new(build_id: BuildId, summary: Summary, profiles: Vec<Profile>) -> Self {
         Self {
             version: VERSION,
@@ -119,7 +119,11 @@ impl Kept {
     /// # Errors
     /// [`HostError::Locked`](host::HostError::Locked),
     /// [`HostError::Journal`](host::HostError::Journal).
-    pub(crate) fn save(&self, store: &Store, replaced: &[PathBuf]) -> Result<(), RelayoutError> {
+    pub(crate) fn save(
+        &self,
+        store: &ManifestStore,
+        replaced: &[PathBuf],
+    ) -> Result<(), RelayoutError> {
         let _lock = store.lock()?;
         let directory = directory(store);
         fs::DirBuilder::new()
@@ -146,12 +150,12 @@ impl Kept {
     }
 }
 
-fn directory(store: &Store) -> PathBuf {
+fn directory(store: &ManifestStore) -> PathBuf {
     store.directory().join("profiles")
 }
 
 /// Reads those of an executable. What is damaged is set aside.
-pub(crate) fn all(store: &Store, build_id: &BuildId) -> AllKept {
+pub(crate) fn all(store: &ManifestStore, build_id: &BuildId) -> AllKept {
     let mut all = AllKept::default();
     if build_id.0.is_empty() {
         return all;
@@ -215,7 +219,7 @@ fn set_aside(path: &Path, why: &str) -> String {
 }
 
 /// Reads one; `None` where it has gone meanwhile.
-fn load(path: &Path, build_id: &BuildId) -> Result<Option<(Kept, SystemTime)>, Refusal> {
+fn load(path: &Path, build_id: &BuildId) -> Result<Option<(CachedProfile, SystemTime)>, Refusal> {
     let left = |error: io::Error| Refusal::Left(error.to_string());
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -244,7 +248,7 @@ fn load(path: &Path, build_id: &BuildId) -> Result<Option<(Kept, SystemTime)>, R
             "format {version}, and this Slackline knows {VERSION_MIN} to {VERSION}"
         )));
     }
-    let kept: Kept = serde_json::from_slice(&bytes).map_err(damaged)?;
+    let kept: CachedProfile = serde_json::from_slice(&bytes).map_err(damaged)?;
     if version < VERSION_MIN {
         return Err(Refusal::Damaged(format!("there was no format {version}")));
     }
@@ -275,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    fn kept(build_id: &BuildId, vaddr: u64) -> Kept {
+    fn kept(build_id: &BuildId, vaddr: u64) -> CachedProfile {
         let mut profile = Profile::default();
         profile.add_sample(vaddr, 5);
         let summary = Summary {
@@ -284,7 +288,7 @@ mod tests {
             counted_by: Some(Counting::Counters),
             ..Summary::default()
         };
-        Kept::new(build_id.clone(), summary, vec![profile])
+        CachedProfile::new(build_id.clone(), summary, vec![profile])
     }
 
     /// What is read, by the address of its sample; last used first.
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn several_are_found_again_and_the_one_used_longest_ago_goes_first() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let build_id = BuildId(vec![0xab, 0xcd]);
         assert!(all(&store, &build_id).files.is_empty());
         for address in 1..=4 {
@@ -338,7 +342,7 @@ mod tests {
     #[test]
     fn a_file_of_the_first_format_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let build_id = BuildId(vec![0xab, 0xcd]);
         fs::create_dir(directory(&store)).unwrap();
         let path = directory(&store).join("abcd.json");
@@ -353,7 +357,7 @@ mod tests {
     #[test]
     fn what_is_damaged_is_set_aside_and_what_is_not_ours_to_read_is_left_each_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let build_id = BuildId(vec![0xab, 0xcd]);
         kept(&build_id, 1).save(&store, &[]).unwrap();
         let path = all(&store, &build_id).files[0].path.clone();

@@ -10,7 +10,7 @@ use crate::comparison::Gain;
 
 /// How a process is profiled and laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Method {
+pub struct ProfilingOptions {
     /// Samples a CPU and second for choosing functions. On a virtual machine each may take 50 µs: a
     /// tenth of the throughput at 2,000.
     pub samples_per_s: u64,
@@ -34,7 +34,7 @@ pub struct Method {
     pub random: Option<u64>,
 }
 
-impl Default for Method {
+impl Default for ProfilingOptions {
     fn default() -> Self {
         Self {
             samples_per_s: 1000,
@@ -52,7 +52,7 @@ impl Default for Method {
 
 /// What a layout consists of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct LayoutSummary {
     /// Its generation.
     pub generation: u32,
     /// Functions that were moved.

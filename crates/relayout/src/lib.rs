@@ -10,7 +10,6 @@
 //!
 //! The unsafe code is in `ptrace`.
 
-mod cache;
 mod calls;
 mod cave;
 mod chain;
@@ -29,6 +28,7 @@ pub mod manifest;
 pub mod maps;
 mod memory;
 mod moved;
+mod patched_process;
 mod patching;
 mod phases;
 mod process;
@@ -45,22 +45,22 @@ mod units;
 mod unused;
 mod unwinder;
 
-pub use cache::{CodeCache, Kept};
 pub use code_layout::Footprint;
-pub use comparison::{BlockRecord, Compared, Effort, Gain, compare};
-pub use cover::{Candidate, Cover};
+pub use comparison::{BlockRecord, Compared, ComparisonOptions, Gain, compare};
+pub use cover::{Cover, LayoutCandidate};
 pub use drive::{Drive, drive};
-pub use driver::{Action, Driver, Load, Observation, Settings, State};
+pub use driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessLoad, ProcessState};
 pub use error::{Declined, RelayoutError};
-pub use layout::{KeptProfile, Layout, Method, TopFunction};
-pub use manifest::{Manifest, Patch, Recorded, Store};
-pub use memory::Memory;
+pub use layout::{KeptProfile, LayoutSummary, ProfilingOptions, TopFunction};
+pub use manifest::{AppliedPatch, Manifest, ManifestStore, RecordedProcess};
+pub use memory::ProcessMemory;
+pub use patched_process::{PatchedProcess, UnreleasedMemory};
 pub use patching::Switched;
 pub use process::{Object, Process};
 pub use region::HEADER_BYTES;
 pub use sampling::{Samples, sample};
 pub use session::Session;
-pub use status::{Fit, PauseUs, Status};
+pub use status::{Fit, PauseUs, RelayoutStatus};
 pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
-pub use units::{Meter, Reading, Unit};
+pub use units::{UnitMeter, UnitReading, WorkUnit};
 pub use unwinder::Unwinder;

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use code_layout::{
-    Block, Branches, Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skip, Skipped,
+    BasicBlock, Branches, Emitted, Function, FunctionId, Image, LayoutPlan, Placement, Profile,
+    Skip, Skipped,
 };
 
 use crate::RelayoutError;
 use crate::cover::{Hot, Ran};
-use crate::layout::{Method, TOP, TopFunction};
+use crate::layout::{ProfilingOptions, TOP, TopFunction};
 use crate::maps::{self, Mapping};
 use crate::moved;
 use crate::process::{Object, Process};
@@ -31,7 +32,7 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// The functions that are worth moving, by the samples.
-    pub(crate) fn choose(&mut self, method: &Method) {
+    pub(crate) fn choose(&mut self, method: &ProfilingOptions) {
         let ids = self.worth_moving(&self.profile, method);
         self.functions.clear();
         self.skipped.clear();
@@ -43,7 +44,7 @@ impl Loaded {
         }
     }
 
-    fn worth_moving(&self, profile: &Profile, method: &Method) -> Vec<FunctionId> {
+    fn worth_moving(&self, profile: &Profile, method: &ProfilingOptions) -> Vec<FunctionId> {
         match method.random {
             None => profile.hottest(&self.image, method.share, method.functions_max),
             Some(_) => self.image.function_ids().collect(),
@@ -78,7 +79,7 @@ impl Loaded {
         &mut self,
         index: usize,
         profile: &Profile,
-        method: &Method,
+        method: &ProfilingOptions,
         hot: &mut Hot,
     ) {
         for id in self.worth_moving(profile, method) {
@@ -129,7 +130,7 @@ impl Loaded {
 
     pub(crate) fn emit(
         &self,
-        plan: &Plan,
+        plan: &LayoutPlan,
         placement: &Placement,
     ) -> Result<Emitted, RelayoutError> {
         code_layout::emit(&self.image, plan, placement).map_err(|source| self.error(source))
@@ -232,6 +233,6 @@ impl Loaded {
 }
 
 /// Whether a layout may move a block at all.
-fn can_move(block: &Block) -> bool {
+fn can_move(block: &BasicBlock) -> bool {
     block.stays.is_none() && !block.landing_pad
 }

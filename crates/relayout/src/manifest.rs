@@ -63,7 +63,7 @@ fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
 /// Bytes of the process that are replaced. Never crosses a page, so that it is replaced as a whole
 /// or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Patch {
+pub struct AppliedPatch {
     /// Where.
     pub address: u64,
     /// What was there at first.
@@ -72,7 +72,7 @@ pub struct Patch {
     pub new: Bytes,
 }
 
-impl Patch {
+impl AppliedPatch {
     /// The first address behind it.
     #[must_use]
     pub fn end(&self) -> u64 {
@@ -109,7 +109,7 @@ pub struct Generation {
     /// Its number, from 1.
     pub number: u32,
     /// In order of address, without overlaps.
-    pub patches: Vec<Patch>,
+    pub patches: Vec<AppliedPatch>,
     /// The memory that its patches lead into, by address.
     pub regions: Vec<u64>,
 }
@@ -146,7 +146,7 @@ pub struct Manifest {
     /// Code of ours in the process's own text: there for the length of a system call, or in what
     /// was forked meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stub: Option<Patch>,
+    pub stub: Option<AppliedPatch>,
     /// The layout in force, as far as known: after a crash in the middle of a switch some patches
     /// are of another one. Nothing is undone by it, so it lies in a small file of its own,
     /// `PID-STARTTIME.generation`, which is not synced.
@@ -159,7 +159,7 @@ pub struct Manifest {
 impl Manifest {
     /// An empty one, not yet on disk.
     #[must_use]
-    pub fn new(store: &Store, process: &Process) -> Self {
+    pub fn new(store: &ManifestStore, process: &Process) -> Self {
         let (pid, start_time) = (process.pid, process.start_time);
         Self {
             version: VERSION,
@@ -247,7 +247,7 @@ impl Manifest {
     /// Whether it speaks of this process and of the program that it runs now.
     #[must_use]
     pub fn is_of(&self, process: &Process) -> bool {
-        (self.pid, self.start_time) == process.name()
+        (self.pid, self.start_time) == process.id()
             && self.stack_start == process.stack_start
             && self.exe_inode == process.exe_inode
     }
@@ -326,15 +326,15 @@ impl Manifest {
 }
 
 /// A process, and what is on record about it.
-pub type Recorded = (u32, Result<Manifest, RelayoutError>);
+pub type RecordedProcess = (u32, Result<Manifest, RelayoutError>);
 
 /// The directory of all manifests.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct ManifestStore {
     directory: PathBuf,
 }
 
-impl Store {
+impl ManifestStore {
     /// The directory below the state directory, which need not exist: then nothing was ever re-laid
     /// out.
     #[must_use]
@@ -345,7 +345,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::at`], and makes the directory where it does not exist.
+    /// As [`ManifestStore::at`], and makes the directory where it does not exist.
     ///
     /// # Errors
     /// [`HostError::Journal`].
@@ -417,7 +417,7 @@ impl Store {
     /// All manifests.
     ///
     /// # Errors
-    /// As [`Store::load`].
+    /// As [`ManifestStore::load`].
     pub fn all(&self) -> Result<Vec<Manifest>, RelayoutError> {
         self.each()?
             .into_iter()
@@ -429,7 +429,7 @@ impl Store {
     ///
     /// # Errors
     /// [`HostError::Read`] for the directory.
-    pub fn each(&self) -> Result<Vec<Recorded>, RelayoutError> {
+    pub fn each(&self) -> Result<Vec<RecordedProcess>, RelayoutError> {
         let mut manifests = Vec::new();
         for path in self.files()? {
             if let Some(process) = process_of(&path) {
@@ -487,13 +487,13 @@ mod tests {
     #[test]
     fn a_manifest_survives_its_file() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let mut process = Process::open(std::process::id()).unwrap();
         (process.pid, process.start_time) = (12, 34);
         let mut manifest = Manifest::new(&store, &process);
         manifest.generations.push(Generation {
             number: 1,
-            patches: vec![Patch {
+            patches: vec![AppliedPatch {
                 address: 0x1000,
                 old: Bytes(vec![0x55, 0]),
                 new: Bytes(vec![0xe9, 255]),
@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn a_damaged_manifest_is_named_and_left() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let path = store.directory().join("1-2.json");
         for text in ["{", r#"{"version":2}"#] {
             fs::write(&path, text).unwrap();

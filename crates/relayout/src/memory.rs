@@ -11,12 +11,12 @@ use crate::RelayoutError;
 /// An open `/proc/PID/mem`. It goes on naming the same address space: after an `execve` it names
 /// nobody's.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     pid: u32,
     file: File,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Opens it for reading and writing.
     ///
     /// # Errors
@@ -45,10 +45,10 @@ impl Memory {
             .map_err(|source| self.error(address, "read", source))
     }
 
-    /// As [`Memory::read_into`].
+    /// As [`ProcessMemory::read_into`].
     ///
     /// # Errors
-    /// As [`Memory::read_into`].
+    /// As [`ProcessMemory::read_into`].
     pub fn read(&self, address: u64, count: usize) -> Result<Vec<u8>, RelayoutError> {
         let mut bytes = vec![0; count];
         self.read_into(address, &mut bytes)?;
@@ -64,7 +64,7 @@ impl Memory {
     /// One little-endian word.
     ///
     /// # Errors
-    /// As [`Memory::read_into`].
+    /// As [`ProcessMemory::read_into`].
     pub fn word(&self, address: u64) -> Result<u64, RelayoutError> {
         let mut bytes = [0; 8];
         self.read_into(address, &mut bytes)?;
@@ -76,7 +76,7 @@ impl Memory {
     /// pages).
     ///
     /// # Errors
-    /// As [`Memory::read_into`].
+    /// As [`ProcessMemory::read_into`].
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), RelayoutError> {
         self.file
             .write_all_at(bytes, address)

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::handlers::continuations;
-use crate::manifest::{LoadedObject, Manifest, Patch};
+use crate::manifest::{AppliedPatch, LoadedObject, Manifest};
 use crate::maps::{Mapping, PAGE};
 use crate::process::Process;
 use crate::sharing::all_stopped;
 use crate::stop::{Pause, Stopped};
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// How often a stop is tried again when a thread is about to run the inside of a patch: it has left
 /// after some instructions, unless it waits there.
@@ -73,7 +73,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn new(patch: &'a Patch, wanted: &'a [u8], mut known: Vec<Vec<u8>>) -> Self {
+    fn new(patch: &'a AppliedPatch, wanted: &'a [u8], mut known: Vec<Vec<u8>>) -> Self {
         known.push(patch.old.0.clone());
         Self {
             address: patch.address,
@@ -126,7 +126,7 @@ pub(crate) fn originals(manifest: &Manifest) -> BTreeMap<u64, Vec<u8>> {
 }
 
 /// Every place of every layout, with what is wanted there.
-pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Place<'a>> {
+pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [AppliedPatch]) -> Vec<Place<'a>> {
     let mut places: BTreeMap<u64, Place<'a>> = BTreeMap::new();
     let patches = manifest
         .generations
@@ -258,7 +258,10 @@ fn occupied(
 
 /// One write a page, from its first changed byte to its last: what lies between is written as it
 /// is.
-fn runs(changes: &[Change<'_>], memory: &Memory) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
+fn runs(
+    changes: &[Change<'_>],
+    memory: &ProcessMemory,
+) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
     for Change {
         address, wanted, ..

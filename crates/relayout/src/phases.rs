@@ -3,8 +3,8 @@
 
 use code_layout::Profile;
 
-use crate::cover::{Candidate, Hot, Ran};
-use crate::layout::Layout;
+use crate::cover::{Hot, LayoutCandidate, Ran};
+use crate::layout::LayoutSummary;
 use crate::moved::Moved;
 
 /// So many are held; the one that was in force longest ago goes first. Each takes 0.1 to 0.2 MiB of
@@ -15,7 +15,7 @@ const HELD: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Phase {
     /// Its generation is 0 where no other layout was shown to be better than the original.
-    pub(crate) layout: Layout,
+    pub(crate) layout: LayoutSummary,
     /// Where its code comes from.
     pub(crate) moved: Vec<Moved>,
     /// What ran, by object.
@@ -79,8 +79,8 @@ impl Phases {
     }
 
     /// How well the layout in force fits what runs, and how well each of the others would.
-    pub(crate) fn fit(&self, ran: &Ran, in_force: u32) -> (Option<Candidate>, Vec<Held>) {
-        let (mut own, mut others): (Option<Candidate>, Vec<Held>) = (None, Vec::new());
+    pub(crate) fn fit(&self, ran: &Ran, in_force: u32) -> (Option<LayoutCandidate>, Vec<Held>) {
+        let (mut own, mut others): (Option<LayoutCandidate>, Vec<Held>) = (None, Vec::new());
         for phase in &self.0 {
             let fit = phase.hot.candidate(ran);
             let generation = phase.layout.generation;
@@ -95,10 +95,10 @@ impl Phases {
 }
 
 /// A layout at hand, by its generation.
-pub(crate) type Held = (u32, Candidate);
+pub(crate) type Held = (u32, LayoutCandidate);
 
 /// The share that is covered, for comparing; without a sample none.
-fn share(fit: Option<Candidate>) -> f64 {
+fn share(fit: Option<LayoutCandidate>) -> f64 {
     fit.map_or(-1.0, |fit| fit.cover.share().estimate)
 }
 
@@ -107,9 +107,9 @@ mod tests {
     use super::*;
 
     fn phase(generation: u32) -> Phase {
-        let layout = Layout {
+        let layout = LayoutSummary {
             generation,
-            ..Layout::default()
+            ..LayoutSummary::default()
         };
         Phase {
             layout,

@@ -11,7 +11,7 @@ use host::{HostError, Roots};
 
 use crate::maps::{self, LoadedObject, Mapping};
 use crate::stop::{is_filtered, one_stopped, status_field, threads_by_chance};
-use crate::{Declined, Memory, RelayoutError, ptrace};
+use crate::{Declined, ProcessMemory, RelayoutError, ptrace};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address
 /// space.
@@ -29,7 +29,7 @@ pub struct Process {
     /// draws nothing and tells nothing.)
     pub stack_start: u64,
     /// Its memory.
-    pub memory: Memory,
+    pub memory: ProcessMemory,
 }
 
 /// A file whose code the process runs: its executable or a shared library.
@@ -100,7 +100,7 @@ impl Process {
             }
             Err(_) => return Err(declined(Declined::NoProgram)),
         };
-        let memory = Memory::open(pid).map_err(|error| match &error {
+        let memory = ProcessMemory::open(pid).map_err(|error| match &error {
             RelayoutError::Memory { source, .. } if is_refusal(source) => {
                 declined(Declined::NotPermitted {
                     why: why_not_permitted(&Roots::default(), pid),
@@ -121,7 +121,7 @@ impl Process {
 
     /// Pid and start time: no other process has both.
     #[must_use]
-    pub fn name(&self) -> (u32, u64) {
+    pub fn id(&self) -> (u32, u64) {
         (self.pid, self.start_time)
     }
 

@@ -9,11 +9,11 @@ use crate::calls::take_out_stub;
 use crate::chain::{Chain, unwinder_in};
 use crate::error::is_of_thread;
 use crate::inject;
-use crate::manifest::{Manifest, Patch, Region};
+use crate::manifest::{AppliedPatch, Manifest, Region};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;
-use crate::scan::Search;
+use crate::scan::PointerScan;
 use crate::stop::{declined, refusal, stopped};
 use crate::{Declined, RelayoutError};
 
@@ -30,7 +30,7 @@ pub(crate) fn unmap(
     process: &Process,
     manifest: &Manifest,
     region: &Region,
-    stub: &Patch,
+    stub: &AppliedPatch,
 ) -> Result<bool, RelayoutError> {
     let (pid, memory) = (process.pid, &process.memory);
     let maps = process.maps()?;
@@ -56,7 +56,7 @@ pub(crate) fn unmap(
     let chain = Chain::past(process, &maps, manifest, region)?;
     take_out_stub(process, stub)?;
     let (result, _) = stopped(pid, memory, |process| {
-        let is_reached = region.is_code && Search::new(range).threads(process, &maps)?;
+        let is_reached = region.is_code && PointerScan::new(range).threads(process, &maps)?;
         if process.is_group_stopped || is_reached {
             return Ok(None);
         }
@@ -91,12 +91,12 @@ fn past_threads<'a>(
     process: &Process,
     ranges: &'a [Range<u64>],
     maps: &[Mapping],
-) -> Result<Option<Search<'a>>, RelayoutError> {
+) -> Result<Option<PointerScan<'a>>, RelayoutError> {
     for attempt in 0..TRIES {
         if attempt > 0 {
             sleep(BETWEEN_TRIES);
         }
-        let mut search = Search::new(ranges);
+        let mut search = PointerScan::new(ranges);
         let (is_reached, _) = stopped(process.pid, &process.memory, |process| {
             search.note_unused(process, maps)?;
             search.threads(process, maps)

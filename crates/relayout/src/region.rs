@@ -3,7 +3,7 @@
 
 use crate::manifest::{Bytes, Manifest, Region};
 use crate::maps::Mapping;
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// How every region begins; pid and start time of the process that it was first made for follow.
 const MARK: &[u8; 16] = b"slackline cache\0";
@@ -23,12 +23,12 @@ pub(crate) fn mark(manifest: &Manifest) -> Bytes {
 }
 
 /// Writes the header of a region that has just been mapped.
-pub(crate) fn write_header(memory: &Memory, region: &Region) -> Result<(), RelayoutError> {
+pub(crate) fn write_header(memory: &ProcessMemory, region: &Region) -> Result<(), RelayoutError> {
     memory.write(region.address, &region.mark.0)
 }
 
 /// Whether the region is mapped and carries our mark; what was announced and never mapped does not.
-pub(crate) fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> bool {
+pub(crate) fn is_ours(memory: &ProcessMemory, maps: &[Mapping], region: &Region) -> bool {
     let covers = |map: &&Mapping| {
         map.start <= region.address && map.end >= region.end() && map.is_anonymous()
     };
@@ -44,12 +44,12 @@ pub(crate) fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> boo
 }
 
 /// Whether all that is to be in it is in it.
-pub(crate) fn is_complete(memory: &Memory, region: &Region) -> bool {
+pub(crate) fn is_complete(memory: &ProcessMemory, region: &Region) -> bool {
     let byte = memory.read(region.address + COMPLETE, 1);
     byte.is_ok_and(|byte| byte == [1])
 }
 
 /// Says that all that is to be in it is in it.
-pub(crate) fn set_complete(memory: &Memory, region: &Region) -> Result<(), RelayoutError> {
+pub(crate) fn set_complete(memory: &ProcessMemory, region: &Region) -> Result<(), RelayoutError> {
     memory.write(region.address + COMPLETE, &[1])
 }

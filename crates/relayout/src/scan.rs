@@ -3,12 +3,12 @@
 //! every word that is one once glibc's pointer guard is taken off (`setjmp` and its kind store
 //! addresses so; sysdeps/x86_64/pointer_guard.h in glibc).
 //!
-//! Two questions, because all of it takes too long for a stopped process: [`Search::threads`], what
-//! its threads have in registers and on the stacks that they are on, and [`Search::everywhere`],
-//! what all the rest has, while it runs. The answer holds where the first one is asked again
-//! afterwards: a return address stays in its place until its function has been returned to and has
-//! called again, which writes the next one there, and whoever runs meanwhile is on a stack that
-//! shows it.
+//! Two questions, because all of it takes too long for a stopped process: [`PointerScan::threads`],
+//! what its threads have in registers and on the stacks that they are on, and
+//! [`PointerScan::everywhere`], what all the rest has, while it runs. The answer holds where the
+//! first one is asked again afterwards: a return address stays in its place until its function has
+//! been returned to and has called again, which writes the next one there, and whoever runs
+//! meanwhile is on a stack that shows it.
 //!
 //! Nothing is left out for being "a stack": any memory may hold the stacks of coroutines, the
 //! running one's beside others. Only what threads left behind on their own stacks ([`unused`]) is,
@@ -26,7 +26,7 @@ use crate::maps::{self, Mapping, PAGE};
 use crate::ptrace;
 use crate::stop::Stopped;
 use crate::unused;
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// Where glibc keeps the guard, from the thread pointer (`tcbhead_t` in sysdeps/x86_64/nptl/tls.h).
 pub(crate) const GUARD_OFFSET: u64 = 0x30;
@@ -42,7 +42,7 @@ const CHUNK: usize = 1 << 20;
 pub(crate) const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 
 /// What is looked for.
-pub(crate) struct Search<'a> {
+pub(crate) struct PointerScan<'a> {
     ranges: &'a [Range<u64>],
     guard: Option<u64>,
     /// What is left out, in order of address, and whether something points there.
@@ -51,7 +51,7 @@ pub(crate) struct Search<'a> {
     unused_extent: Range<u64>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> PointerScan<'a> {
     /// `ranges`: what is looked for addresses of.
     pub(crate) fn new(ranges: &'a [Range<u64>]) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
     }
 
     /// Notes what the threads of a stopped process do not use of their stacks, to leave it out
-    /// [`Search::everywhere`].
+    /// [`PointerScan::everywhere`].
     pub(crate) fn note_unused(
         &mut self,
         process: &Stopped<'_>,
@@ -151,7 +151,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether some memory holds such an address. What cannot be read (a guard page) holds none.
-    fn memory(&mut self, memory: &Memory, range: Range<u64>) -> Result<bool, RelayoutError> {
+    fn memory(&mut self, memory: &ProcessMemory, range: Range<u64>) -> Result<bool, RelayoutError> {
         let mut bytes = vec![0; CHUNK];
         let mut at = range.start;
         while at < range.end {
@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
     /// Pages that were never touched are not read.
     pub(crate) fn everywhere(
         mut self,
-        memory: &Memory,
+        memory: &ProcessMemory,
         pid: u32,
         maps: &[Mapping],
         except: &[u64],
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn what_points_to_an_unused_part_has_it_searched() {
         let ranges = [0x1000..0x2000, 0x2000..0x3000];
-        let mut search = Search::new(&ranges);
+        let mut search = PointerScan::new(&ranges);
         let guard = 0x1234_5678_9abc_def0;
         search.guard = Some(guard);
         search.leave_out(vec![0x5000..0x6000, 0x7000..0x8000, 0x9000..0xa000]);
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn plain_and_guarded_addresses_are_found() {
         let ranges = [0x1000..0x2000, 0x9000..0x9001];
-        let mut search = Search::new(&ranges);
+        let mut search = PointerScan::new(&ranges);
         for (word, hit) in [
             (0x0fff, false),
             (0x1000, true),

@@ -8,28 +8,30 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use code_layout::{CallSites, Emitted, Order, PatchSelection, Placement, Plan, Profile, Skipped};
+use code_layout::{
+    CallSites, Emitted, LayoutOrder, LayoutPlan, PatchSelection, Placement, Profile, Skipped,
+};
 
-use crate::cache::CodeCache;
 use crate::cover::{Cover, Ran};
-use crate::driver::Load;
+use crate::driver::ProcessLoad;
 use crate::kept::{Counting, KeptFile};
-use crate::layout::{KeptProfile, Layout, Method, TOP};
+use crate::layout::{KeptProfile, LayoutSummary, ProfilingOptions, TOP};
 use crate::loaded::Loaded;
-use crate::manifest::{Bytes, Patch, Region};
+use crate::manifest::{AppliedPatch, Bytes, Region};
 use crate::maps::PAGE;
 use crate::moved::{self, Moved};
+use crate::patched_process::PatchedProcess;
 use crate::phases::{Phase, Phases};
 use crate::process::{Object, Process};
 use crate::sampling::{Samples, sample};
-use crate::{Declined, RelayoutError, Store, sharing};
+use crate::{Declined, ManifestStore, RelayoutError, sharing};
 
 /// One process being worked on.
 #[derive(Debug)]
 pub struct Session {
     /// Its code cache.
-    pub cache: CodeCache,
-    method: Method,
+    pub cache: PatchedProcess,
+    method: ProfilingOptions,
     objects: Vec<Loaded>,
     phases: Phases,
     /// What ran when it was looked at last.
@@ -48,7 +50,7 @@ pub struct Session {
 /// How long a process is looked at, at least, to tell whether it does anything.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 
-/// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores`
+/// Below this a process is not even sampled, in cores; a fifth of what `DriverSettings::idle_cores`
 /// declines.
 const ASLEEP_CORES: f64 = 0.01;
 
@@ -57,13 +59,17 @@ impl Session {
     ///
     /// # Errors
     /// [`RelayoutError::Declined`] and those of opening.
-    pub fn open(store: &Store, pid: u32, method: Method) -> Result<Self, RelayoutError> {
+    pub fn open(
+        store: &ManifestStore,
+        pid: u32,
+        method: ProfilingOptions,
+    ) -> Result<Self, RelayoutError> {
         let process = Process::open(pid)?;
         process.preflight()?;
         sharing::check(&process)?;
         process.check_program()?;
         Ok(Self {
-            cache: CodeCache::open(store, process)?,
+            cache: PatchedProcess::open(store, process)?,
             method,
             objects: Vec::new(),
             phases: Phases::default(),
@@ -80,7 +86,7 @@ impl Session {
     ///
     /// # Errors
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
-    pub fn look(&mut self) -> Result<Load, RelayoutError> {
+    pub fn look(&mut self) -> Result<ProcessLoad, RelayoutError> {
         let start = Instant::now();
         self.check_phases()?;
         if self.objects.is_empty() && self.cache.manifest.generation != 0 {
@@ -130,7 +136,7 @@ impl Session {
         let in_force = self.cache.manifest.generation;
         let (fit, held) = self.phases.fit(&self.ran, in_force);
         self.time("sampling", start);
-        Ok(Load {
+        Ok(ProcessLoad {
             at: self.opened.elapsed(),
             cores: samples.cores(),
             kernel_share: samples.kernel_share(),
@@ -164,7 +170,7 @@ impl Session {
 
     /// A process that has used next to no CPU time since the last look is not sampled: so watching
     /// an idle host costs next to nothing.
-    fn idle(&mut self) -> Result<Option<Load>, RelayoutError> {
+    fn idle(&mut self) -> Result<Option<ProcessLoad>, RelayoutError> {
         let mut tree = host::ProcessTree::of(self.cache.process.pid);
         let mut read = || -> Result<_, RelayoutError> {
             let cpu = tree.read(&host::Roots::default())?.cpu;
@@ -178,10 +184,10 @@ impl Session {
         let (now, cpu_s) = read()?;
         self.last_cpu = Some((now, cpu_s));
         let cores = (cpu_s - before_s).max(0.0) / (now - before).as_secs_f64();
-        Ok((cores < ASLEEP_CORES).then_some(Load {
+        Ok((cores < ASLEEP_CORES).then_some(ProcessLoad {
             at: self.opened.elapsed(),
             cores,
-            ..Load::default()
+            ..ProcessLoad::default()
         }))
     }
 
@@ -294,7 +300,7 @@ impl Session {
     }
 
     /// What runs now, and the layout for it.
-    fn new_phase(&mut self, layout: Layout, moved: Vec<Moved>) -> Phase {
+    fn new_phase(&mut self, layout: LayoutSummary, moved: Vec<Moved>) -> Phase {
         let objects = self.objects.iter();
         let profiles: Vec<Profile> = objects.map(Loaded::profile_of_layout).collect();
         Phase {
@@ -319,16 +325,16 @@ impl Session {
     /// # Errors
     /// Those of mapping, writing and switching; [`RelayoutError::Declined`] where nothing could be
     /// moved.
-    pub fn install(&mut self) -> Result<Layout, RelayoutError> {
+    pub fn install(&mut self) -> Result<LayoutSummary, RelayoutError> {
         self.install_by(None)
     }
 
-    fn install_by(&mut self, kept: Option<KeptProfile>) -> Result<Layout, RelayoutError> {
+    fn install_by(&mut self, kept: Option<KeptProfile>) -> Result<LayoutSummary, RelayoutError> {
         let start = Instant::now();
-        let mut layout = Layout {
+        let mut layout = LayoutSummary {
             is_unwinder_led: self.cache.has_unwinder,
             kept,
-            ..Layout::default()
+            ..LayoutSummary::default()
         };
         let mut all_patches = Vec::new();
         let mut regions = Vec::new();
@@ -341,8 +347,11 @@ impl Session {
             if loaded.functions.is_empty() {
                 continue;
             }
-            let order = self.method.random.map_or(Order::Profiled, Order::Random);
-            let plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
+            let order = self
+                .method
+                .random
+                .map_or(LayoutOrder::Profiled, LayoutOrder::Random);
+            let plan = LayoutPlan::new(loaded.functions.clone(), &loaded.profile, order);
             let near = loaded.object.range();
             let mut placement = Placement {
                 load_bias: loaded.bias,
@@ -417,14 +426,16 @@ impl Session {
     ///
     /// # Errors
     /// Those of switching.
-    pub fn resume(&mut self, generation: u32) -> Result<Option<Layout>, RelayoutError> {
+    pub fn resume(&mut self, generation: u32) -> Result<Option<LayoutSummary>, RelayoutError> {
         let switched = self.cache.switch(generation)?;
         let phase = self.phases.resume(&self.ran, generation);
-        let layout = phase.filter(|_| generation != 0).map(|phase| Layout {
-            processes: switched.processes,
-            left_out: switched.left_out,
-            ..phase.layout.clone()
-        });
+        let layout = phase
+            .filter(|_| generation != 0)
+            .map(|phase| LayoutSummary {
+                processes: switched.processes,
+                left_out: switched.left_out,
+                ..phase.layout.clone()
+            });
         self.name_moved();
         Ok(layout)
     }
@@ -435,7 +446,7 @@ impl Session {
     /// Those of switching.
     pub fn leave_original(&mut self) -> Result<(), RelayoutError> {
         self.cache.switch(0)?;
-        let phase = self.new_phase(Layout::default(), Vec::new());
+        let phase = self.new_phase(LayoutSummary::default(), Vec::new());
         self.phases.add(phase);
         self.settle()?;
         self.name_moved();
@@ -473,10 +484,10 @@ impl Session {
 }
 
 /// Patches at runtime addresses.
-fn patches(emitted: &Emitted, bias: u64) -> Vec<Patch> {
+fn patches(emitted: &Emitted, bias: u64) -> Vec<AppliedPatch> {
     let patches = emitted.patches.iter();
     patches
-        .map(|patch| Patch {
+        .map(|patch| AppliedPatch {
             address: patch.vaddr.wrapping_add(bias),
             old: Bytes(patch.old.clone()),
             new: Bytes(patch.new.clone()),

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use code_layout::Skipped;
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Compared, Gain};
 use crate::cover::Cover;
-use crate::driver::State;
-use crate::layout::Layout;
-use crate::{Manifest, RelayoutError, Store};
+use crate::driver::ProcessState;
+use crate::layout::LayoutSummary;
+use crate::{Manifest, ManifestStore, RelayoutError};
 
 /// How much of what runs a layout covers: the share of samples that lie in code which it moved.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct PauseUs {
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct RelayoutStatus {
     /// The process.
     pub pid: u32,
     /// Clock ticks between boot and its start.
@@ -77,7 +77,7 @@ pub struct Status {
     /// Its executable.
     pub exe: String,
     /// Where it stands.
-    pub state: State,
+    pub state: ProcessState,
     /// Why it stands there: why it was declined or rolled back, or why it gets another layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -94,7 +94,7 @@ pub struct Status {
     /// Functions and places left as they are, by reason.
     pub skipped: Skipped,
     /// What the layout consists of.
-    pub layout: Option<Layout>,
+    pub layout: Option<LayoutSummary>,
     /// How well the layout in force, if it is not the original, fitted what ran when it was looked
     /// at last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ pub struct Status {
     pub time: String,
 }
 
-impl Status {
+impl RelayoutStatus {
     /// What is in force and in memory, by the manifest; without one, nothing is.
     pub fn read(&mut self, manifest: Option<&Manifest>) {
         self.generation = manifest.map_or(0, |manifest| manifest.generation);
@@ -121,7 +121,7 @@ impl Status {
     }
 
     /// The layout that it runs in now, if any but the original.
-    pub(crate) fn lay_out(&mut self, layout: Option<Layout>) {
+    pub(crate) fn lay_out(&mut self, layout: Option<LayoutSummary>) {
         let skipped = layout.iter().flat_map(|layout| layout.skipped.clone());
         self.skipped = skipped.collect();
         self.layout = layout;
@@ -134,7 +134,7 @@ impl Status {
             pid,
             start_time,
             exe: exe.to_owned(),
-            state: State::Monitoring,
+            state: ProcessState::Monitoring,
             reason: None,
             by: None,
             generation: 0,
@@ -157,7 +157,7 @@ impl Status {
     /// # Errors
     /// [`host::HostError::Locked`], [`host::HostError::Journal`].
     pub fn claim(
-        store: &Store,
+        store: &ManifestStore,
         (pid, start_time): (u32, u64),
         exe: &str,
     ) -> Result<Option<u32>, RelayoutError> {
@@ -185,7 +185,7 @@ impl Status {
     /// wishes otherwise.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        self.state == State::Optimized
+        self.state == ProcessState::Optimized
     }
 
     /// The executable's name without its directory.
@@ -194,7 +194,7 @@ impl Status {
         self.exe.rsplit('/').next().unwrap_or(&self.exe)
     }
 
-    fn path(store: &Store, pid: u32, start_time: u64) -> PathBuf {
+    fn path(store: &ManifestStore, pid: u32, start_time: u64) -> PathBuf {
         store
             .directory()
             .join(format!("{pid}-{start_time}.status.json"))
@@ -204,7 +204,7 @@ impl Status {
     ///
     /// # Errors
     /// [`host::HostError::Journal`].
-    pub fn save(&mut self, store: &Store) -> Result<(), RelayoutError> {
+    pub fn save(&mut self, store: &ManifestStore) -> Result<(), RelayoutError> {
         self.time = jiff::Timestamp::now().to_string();
         let path = Self::path(store, self.pid, self.start_time);
         let failed = |error: &std::io::Error| host::HostError::journal_io(&path, error);
@@ -218,7 +218,7 @@ impl Status {
 
     /// Reads that of a process; `None` where there is none that can be read.
     #[must_use]
-    pub fn load(store: &Store, pid: u32, start_time: u64) -> Option<Self> {
+    pub fn load(store: &ManifestStore, pid: u32, start_time: u64) -> Option<Self> {
         let bytes = fs::read(Self::path(store, pid, start_time)).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
@@ -227,7 +227,7 @@ impl Status {
     ///
     /// # Errors
     /// [`HostError::Read`](host::HostError::Read) for the directory.
-    pub fn all(store: &Store) -> Result<Vec<Self>, RelayoutError> {
+    pub fn all(store: &ManifestStore) -> Result<Vec<Self>, RelayoutError> {
         let mut all: Vec<Self> = Vec::new();
         for path in store.files()? {
             if !path.to_string_lossy().ends_with(".status.json") {

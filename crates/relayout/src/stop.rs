@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::is_of_thread;
 use crate::ptrace::{self, Wait};
-use crate::{Declined, Memory, RelayoutError};
+use crate::{Declined, ProcessMemory, RelayoutError};
 
 /// How long all threads of a process may take to stop before an attempt is given up and all go on:
 /// the first, and, where others compete for the CPUs, further ones. A thread that has a CPU needs
@@ -67,7 +67,7 @@ pub struct Stopped<'a> {
     /// The process.
     pub pid: u32,
     /// Its memory.
-    pub memory: &'a Memory,
+    pub memory: &'a ProcessMemory,
     /// The stopped threads.
     pub threads: Vec<u32>,
     /// Job control had stopped the process before we did.
@@ -84,7 +84,7 @@ pub struct Stopped<'a> {
 /// somebody else traces it, [`RelayoutError::Ptrace`], and whatever `act` returns.
 pub fn stopped<T: Send>(
     pid: u32,
-    memory: &Memory,
+    memory: &ProcessMemory,
     act: impl FnOnce(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
 ) -> Result<(T, Pause), RelayoutError> {
     let mut act = Some(act);
@@ -137,7 +137,7 @@ fn wakes_up(pid: u32, thread: u32) -> bool {
 /// As [`stopped`].
 pub fn one_stopped<T: Send>(
     pid: u32,
-    memory: &Memory,
+    memory: &ProcessMemory,
     candidates: &[u32],
     mut act: impl FnMut(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
 ) -> Result<(T, Pause), RelayoutError> {
@@ -225,7 +225,7 @@ pub(crate) fn state(pid: u32, thread: u32) -> char {
 }
 
 impl<'a> Stopped<'a> {
-    fn new(pid: u32, memory: &'a Memory, limit: Duration) -> Self {
+    fn new(pid: u32, memory: &'a ProcessMemory, limit: Duration) -> Self {
         Self {
             pid,
             memory,

@@ -23,7 +23,7 @@ const SENDING: &str = "id == 1 || id == 20 || id == 44 || id == 46 || id == 307"
 /// What a unit of work is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum WorkUnit {
     /// A message sent, or anything else written: a proxy for an answer given.
     #[default]
     Sends,
@@ -37,7 +37,7 @@ pub enum Unit {
     },
 }
 
-impl Unit {
+impl WorkUnit {
     /// What the gain is measured in.
     #[must_use]
     pub fn metric(&self) -> String {
@@ -50,7 +50,7 @@ impl Unit {
 
 /// A reading: only differences mean something.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct UnitReading {
     /// Units of work.
     pub units: f64,
     /// CPU time in user code, in seconds.
@@ -61,13 +61,13 @@ pub struct Reading {
 
 /// Counts units and CPU time of processes and of those that they start.
 #[derive(Debug)]
-pub struct Meter {
-    unit: Unit,
+pub struct UnitMeter {
+    unit: WorkUnit,
     counters: Vec<Counter>,
     tree: ProcessTree,
 }
 
-impl Unit {
+impl WorkUnit {
     /// Counts once, to see whether that is possible.
     ///
     /// # Errors
@@ -80,17 +80,17 @@ impl Unit {
     }
 }
 
-impl Meter {
+impl UnitMeter {
     /// Begins.
     ///
     /// # Errors
     /// Tracepoints cannot be counted, or the process is gone.
-    pub fn open(pid: u32, unit: &Unit) -> Result<Self, RelayoutError> {
+    pub fn open(pid: u32, unit: &WorkUnit) -> Result<Self, RelayoutError> {
         let mut counters = Vec::new();
         let roots = Roots::default();
         let mut tree = ProcessTree::of(pid);
         tree.read(&roots)?;
-        if *unit == Unit::Sends {
+        if *unit == WorkUnit::Sends {
             let tracepoint = Tracefs::open()?.format("raw_syscalls", "sys_enter")?;
             for (process, _) in host::family(&roots, pid) {
                 for thread in host::thread_ids(&roots, process)? {
@@ -115,19 +115,19 @@ impl Meter {
     ///
     /// # Errors
     /// A counter cannot be read, the command fails or prints no number, or the process is gone.
-    pub fn read(&mut self) -> Result<Reading, RelayoutError> {
+    pub fn read(&mut self) -> Result<UnitReading, RelayoutError> {
         let units = match &self.unit {
-            Unit::Sends => {
+            WorkUnit::Sends => {
                 let mut sum = 0;
                 for counter in &self.counters {
                     sum += counter.read()?;
                 }
                 sum as f64
             }
-            Unit::Command { command, .. } => run(command)?,
+            WorkUnit::Command { command, .. } => run(command)?,
         };
         let cpu = self.tree.read(&Roots::default())?.cpu;
-        Ok(Reading {
+        Ok(UnitReading {
             units,
             user_s: cpu.user_s,
             cpu_s: cpu.total_s(),

@@ -14,7 +14,7 @@ use crate::inject::{RED_ZONE_BYTES, going_on};
 use crate::maps::{self, Mapping, PAGE};
 use crate::ptrace::{self, Registers};
 use crate::stop::Stopped;
-use crate::{Memory, RelayoutError};
+use crate::{ProcessMemory, RelayoutError};
 
 /// The unused part of each stopped thread's stack, in order of address.
 pub(crate) fn parts(
@@ -33,7 +33,7 @@ pub(crate) fn parts(
 }
 
 /// Where the stack that the thread was given begins, if it is on that.
-fn bottom(memory: &Memory, is_first: bool, at: &Registers, maps: &[Mapping]) -> Option<u64> {
+fn bottom(memory: &ProcessMemory, is_first: bool, at: &Registers, maps: &[Mapping]) -> Option<u64> {
     let map = maps::at(maps, at.rsp)?;
     if is_first && map.path == "[stack]" {
         return Some(map.start);

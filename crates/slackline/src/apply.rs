@@ -9,7 +9,7 @@ use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report, difference};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::promotions;
 
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     to: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let report = read(&arguments.report)?;
     let roots = Roots::default();
     let spec = report.checked(&roots)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             write().with_context(|| format!("{}", path.display()))?;
             message(&format!("wrote {}", path.display()));
         }
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         "there is nothing to put in force: Slackline started the service for the experiment only. `--to DIRECTORY` writes the \
          configuration's files"
     );
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// Reads a report.

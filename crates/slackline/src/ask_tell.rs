@@ -16,7 +16,7 @@ use serde_json::json;
 use tuner::spec::Goal;
 use tuner::tell::Tell;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::print;
 
 /// Configurations that one line may ask for: each is found with those before it pending.
@@ -33,7 +33,7 @@ enum Request {
     Best(serde::de::IgnoredAny),
 }
 
-pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(spec: &Path) -> anyhow::Result<CommandOutcome> {
     let (space, settings, goal) = tuner::spec::load_space(spec, &host::Roots::default())?;
     let mut optimizer = Optimizer::new(space, settings)?;
     let mut input = std::io::stdin().lock();
@@ -50,7 +50,7 @@ pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
         take(&mut optimizer, goal, &line)
             .with_context(|| format!("standard input, line {number}"))?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 fn take(optimizer: &mut Optimizer, goal: Goal, line: &[u8]) -> anyhow::Result<()> {

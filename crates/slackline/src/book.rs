@@ -181,8 +181,8 @@ fn check_as(kind: &str, text: &str) -> Result<(), String> {
     match kind {
         "experiment" => read(tuner::spec::check_text(text.to_owned(), file)),
         "ask-tell" => read(tuner::spec::load_space(file, &host::Roots::default())),
-        "isolate" => read(isolate_run::Config::read(file)),
-        "blocks" => read(block_server::config::Config::read(file)),
+        "isolate" => read(isolate_run::IsolationConfig::read(file)),
+        "blocks" => read(block_server::config::BlockConfig::read(file)),
         "relayout" => read(crate::relayout::check_config(file, PASSWD)),
         "notify" => read(dashboard::Notifications::read(file)),
         "workers" => read(dispatch::ServerConfig::read(file)),

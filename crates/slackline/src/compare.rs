@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use latency_stats::{Interval, difference_interval};
+use paired_stats::{Interval, difference_interval};
 use serde::Serialize;
-use tuner::evaluation::Rules;
+use tuner::evaluation::EvaluationRules;
 use tuner::report::{ArmResult, Report, change, difference};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::print;
 use crate::{apply, table};
 
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let a = apply::read(&arguments.a)?;
     let b = apply::read(&arguments.b)?;
     let comparison = Comparison::of(&a, &b);
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     } else {
         print(&comparison.text())?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// What two reports say of the same things.
@@ -140,7 +140,7 @@ impl Comparison {
 /// The mean log ratio of each run that has the metric.
 fn run_means(arm: &ArmResult, metric: &str) -> Vec<f64> {
     let of_run = |blocks: &Vec<tuner::evaluation::Block>| {
-        let pairs = Rules::pairs(blocks, metric);
+        let pairs = EvaluationRules::pairs(blocks, metric);
         let ratios = pairs
             .iter()
             .map(|pair| (pair.experiment / pair.control).ln());

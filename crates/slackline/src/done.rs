@@ -1,7 +1,7 @@
 //! How a command ended.
 
 /// The finding of a command that ran to its end.
-pub(crate) enum Done {
+pub(crate) enum CommandOutcome {
     /// Exit code 0.
     Positive,
     /// Exit code 1.

@@ -4,13 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::Context as _;
-use coordinator::store::{State, Wish};
+use coordinator::store::{State, UserRequest};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tuner::live::Changes;
 use tuner::sentence::counted;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 use crate::table;
 
@@ -49,7 +49,7 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let client = Client::new(arguments, state_dir)?;
     match &arguments.verb {
         Verb::Ls {
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         Verb::Promote { id } => drop(act(&client, *id, "promote")?),
         Verb::Rollback { id } => {
             if not_restored(&act(&client, *id, "rollback")?).is_some() {
-                return Ok(Done::RestoreFailed);
+                return Ok(CommandOutcome::RestoreFailed);
             }
         }
         Verb::ForgetRest { id, yes } => return forget_rest(&client, *id, *yes),
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             made(&serde_json::from_slice(&imported).context(NOT_JSON)?)?;
         }
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// The path of something about an experiment.
@@ -225,7 +225,7 @@ fn ls(
     }
 }
 
-fn forget_rest(client: &Client, id: i64, is_confirmed: bool) -> anyhow::Result<Done> {
+fn forget_rest(client: &Client, id: i64, is_confirmed: bool) -> anyhow::Result<CommandOutcome> {
     let now = client.json("GET", &format!("/experiments/{id}"), None)?;
     let rest = rest_of(&now);
     if !is_confirmed && not_restored(&now).is_some() {
@@ -233,14 +233,14 @@ fn forget_rest(client: &Client, id: i64, is_confirmed: bool) -> anyhow::Result<D
             "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
              `slackline experiments forget-rest {id} --yes`"
         ));
-        return Ok(Done::Negative);
+        return Ok(CommandOutcome::Negative);
     }
     let confirmed = json!({ "confirm": true });
     client.json("POST", &on(id, "forget-rest"), Some(&confirmed))?;
     message(&format!(
         "the rest of the rollback of experiment {id} is forgotten; left as it is: {rest}"
     ));
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// Enqueues a configuration of `NAME=VALUE`.
@@ -373,8 +373,8 @@ fn state(experiment: &Value) -> String {
     }
 }
 
-fn wish_of(experiment: &Value) -> Option<Wish> {
-    Wish::deserialize(&experiment["wish"]).ok()
+fn wish_of(experiment: &Value) -> Option<UserRequest> {
+    UserRequest::deserialize(&experiment["wish"]).ok()
 }
 
 /// What keeps the server from its work, before anything else that it says.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use host::Roots;
-use load::{Arrivals, Endpoint, Pace, Plan, Report, Request, ServiceOnHost};
+use load::{Arrivals, Endpoint, HttpRequest, LoadPlan, LoadReport, Pace, ServiceOnHost};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 use crate::throttle::{Watched, group_of, process_number};
 
@@ -149,7 +149,7 @@ impl Source {
         per_s: f64,
         duration_s: f64,
         number: u64,
-    ) -> anyhow::Result<Plan> {
+    ) -> anyhow::Result<LoadPlan> {
         let seed = self.seed.wrapping_add(number);
         let arrivals = if self.constant {
             Arrivals::Constant { per_s }
@@ -159,7 +159,7 @@ impl Source {
         self.plan(url, Pace::Open(arrivals), duration_s)
     }
 
-    fn plan(&self, url: &str, pace: Pace, duration_s: f64) -> anyhow::Result<Plan> {
+    fn plan(&self, url: &str, pace: Pace, duration_s: f64) -> anyhow::Result<LoadPlan> {
         let seconds = |name: &str, value: f64| {
             Duration::try_from_secs_f64(value).with_context(|| format!("{name} {value}"))
         };
@@ -167,7 +167,7 @@ impl Source {
         if let Some(path) = &self.unix_socket {
             endpoint = endpoint.by_unix_socket(path);
         }
-        Ok(Plan {
+        Ok(LoadPlan {
             requests: self.requests(&endpoint)?,
             headers: self.headers.clone(),
             connections: self.connections,
@@ -177,13 +177,13 @@ impl Source {
             streams: self.streams,
             requests_per_connection: self.requests_per_connection,
             busy_poll: self.busy_poll,
-            ..Plan::get(endpoint, pace, seconds("--duration-s", duration_s)?)
+            ..LoadPlan::get(endpoint, pace, seconds("--duration-s", duration_s)?)
         })
     }
 
-    fn requests(&self, endpoint: &Endpoint) -> anyhow::Result<Vec<Request>> {
+    fn requests(&self, endpoint: &Endpoint) -> anyhow::Result<Vec<HttpRequest>> {
         if let Some(path) = &self.requests {
-            let mut requests = Request::read_list(path)?;
+            let mut requests = HttpRequest::read_list(path)?;
             for request in &mut requests {
                 request.path = endpoint.below(&request.path);
             }
@@ -196,7 +196,7 @@ impl Source {
             }
             (None, None) => Vec::new(),
         };
-        Ok(vec![Request {
+        Ok(vec![HttpRequest {
             method: self.method.clone(),
             path: endpoint.path().to_owned(),
             body,
@@ -230,19 +230,19 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let (source, url) = (&arguments.source, &arguments.url);
     let repeat_max = arguments.repeat_s.map(Duration::try_from_secs_f64);
-    let plan = Plan {
+    let plan = LoadPlan {
         service: arguments.service()?,
         repeat_max: repeat_max.transpose().context("--repeat-s")?,
         ..source.plan(url, arguments.pace()?, arguments.duration_s)?
     };
     let interrupt = tuner::process::Interrupt::on_signals().context("signals cannot be caught")?;
-    let report: Report = load::run(&plan, &|| interrupt.signal().is_some())?;
+    let report: LoadReport = load::run(&plan, &|| interrupt.signal().is_some())?;
     print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
     if let Some(signal) = interrupt.signal() {
-        return Ok(Done::Signal(signal));
+        return Ok(CommandOutcome::Signal(signal));
     }
     if report.due == 0 {
         anyhow::bail!("no request was due: raise --rate or --duration-s");
@@ -252,7 +252,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     }
     if let Some(failure) = report.failure() {
         message(&failure);
-        return Ok(Done::Negative);
+        return Ok(CommandOutcome::Negative);
     }
     if let Some(complaint) = report.complaint() {
         if !arguments.accept_late {
@@ -263,5 +263,5 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     if let Some(few) = tuner::tail::too_few_in_run(report.latency_requests) {
         message(&few);
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }

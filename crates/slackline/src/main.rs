@@ -45,8 +45,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use done::Done;
-use output::{message, print, whole};
+use done::CommandOutcome;
+use output::{error_chain, message, print};
 use state_dir::{DEFAULT_STATE_DIR, shell_command};
 
 /// Makes Linux services cheaper and faster. Every change that Slackline makes to a machine can be
@@ -160,12 +160,14 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(arguments) {
-        Ok(Done::Positive) => ExitCode::SUCCESS,
-        Ok(Done::Negative) => ExitCode::from(1),
-        Ok(Done::RestoreFailed) => ExitCode::from(4),
-        Ok(Done::Signal(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(255)),
+        Ok(CommandOutcome::Positive) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Negative) => ExitCode::from(1),
+        Ok(CommandOutcome::RestoreFailed) => ExitCode::from(4),
+        Ok(CommandOutcome::Signal(signal)) => {
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(255))
+        }
         Err(error) => {
-            message(&format!("slackline: {}", whole(&error)));
+            message(&format!("slackline: {}", error_chain(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -176,8 +178,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     use ::relayout::RelayoutError;
     use block_load::LoadError;
     use block_load::calibrate::CalibrateError;
-    use block_server::launch::LaunchError as BlockError;
-    use cache_server::launch::LaunchError as CacheError;
+    use block_server::launch::BlockLaunchError as BlockError;
+    use cache_server::launch::CacheLaunchError as CacheError;
     use host::HostError;
     use isolate_run::IsolateError;
 
@@ -244,7 +246,7 @@ fn left_over(left: &[String], holder: Option<&str>, state_dir: &Path) -> String 
     )
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<Done> {
+fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let roots = host::Roots::default();
     match arguments.command {
         Command::Tune(tune) => tune::run(&tune, &arguments.state_dir),
@@ -254,7 +256,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             table::warn(&spec);
             promotions::warn_of_measured(&spec, &arguments.state_dir);
             warn_of_left_over(&arguments.state_dir);
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
         Command::Agent(arguments) => agent::run(&arguments),
@@ -278,7 +280,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             } else {
                 print(&table::doctor(&probes))?;
             }
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
         Command::Completions { shell } => completions::print_for(shell, &mut Arguments::command()),
         Command::Man { directory } => completions::write_pages(&directory, Arguments::command()),
@@ -288,7 +290,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
                 false => tuner::spec::schema(),
             };
             print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
     }
 }

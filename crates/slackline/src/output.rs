@@ -81,7 +81,7 @@ pub(crate) fn file_to_write(text: &str) -> Result<PathBuf, String> {
 }
 
 /// An error with its causes, but for those that the one above already tells of.
-pub(crate) fn whole(error: &anyhow::Error) -> String {
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     let causes = error.chain().map(ToString::to_string);
     causes
         .reduce(|text, cause| match text.contains(&cause) {
@@ -100,7 +100,7 @@ pub(crate) fn message(text: &str) {
 mod tests {
     use relayout::RelayoutError;
 
-    use super::whole;
+    use super::error_chain;
 
     #[test]
     fn an_error_tells_each_cause_once() {
@@ -109,15 +109,15 @@ mod tests {
             call: "mmap",
             source: std::io::Error::other("no memory"),
         });
-        assert_eq!(whole(&error), "process 7 may not mmap: no memory");
+        assert_eq!(error_chain(&error), "process 7 may not mmap: no memory");
         assert_eq!(
-            whole(&error.context("the service")),
+            error_chain(&error.context("the service")),
             "the service: process 7 may not mmap: no memory"
         );
         // Also where more is said after it.
         let error = anyhow::Error::from(perf_events::Error::Tracefs {
             source: std::io::Error::other("no permission"),
         });
-        assert_eq!(whole(&error).matches("no permission").count(), 1);
+        assert_eq!(error_chain(&error).matches("no permission").count(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tuner::evaluation::Outcome;
-use tuner::ledger::{Event, Kept};
+use tuner::ledger::{LedgerEvent, ResumeState};
 use tuner::report::{EvaluationRecord, difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec, Pairing};
 
@@ -112,7 +112,7 @@ impl Progress {
     }
 
     /// Takes in what an earlier run has measured.
-    pub(crate) fn resume(&mut self, kept: &Kept) {
+    pub(crate) fn resume(&mut self, kept: &ResumeState) {
         for record in &kept.evaluations {
             self.take(record);
         }
@@ -130,9 +130,9 @@ impl Progress {
         }
     }
 
-    pub(crate) fn show(&mut self, event: &Event<'_>) {
+    pub(crate) fn show(&mut self, event: &LedgerEvent<'_>) {
         match event {
-            Event::Started {
+            LedgerEvent::Started {
                 number,
                 of,
                 configuration,
@@ -141,8 +141,8 @@ impl Progress {
                 self.headline = format!("evaluation {number}/{of} {changed}");
                 self.update("");
             }
-            Event::Block { done, of, .. } => self.update(&format!("block {done}/{of}")),
-            Event::Verifying { arm, run, of } => {
+            LedgerEvent::Block { done, of, .. } => self.update(&format!("block {done}/{of}")),
+            LedgerEvent::Verifying { arm, run, of } => {
                 self.headline = format!("verifying {arm}, run {run}/{of}");
                 let runs_left = self.eta.runs_left.filter(|left| *left > 0);
                 self.eta.runs_left = Some(runs_left.unwrap_or(of + 1 - run));
@@ -151,13 +151,13 @@ impl Progress {
                 }
                 self.update("");
             }
-            Event::Planned(plan) => {
+            LedgerEvent::Planned(plan) => {
                 self.eta.runs_left = Some(plan.len() * self.eta.runs_of_arm);
             }
-            Event::Verified(_) => {
+            LedgerEvent::Verified(_) => {
                 self.eta.runs_left = self.eta.runs_left.map(|left| left.saturating_sub(1));
             }
-            Event::Ended(record) => {
+            LedgerEvent::Ended(record) => {
                 self.take(record);
                 let score = record.measurement.as_ref().map(|it| it.score);
                 let result = score.map_or_else(String::new, |score| {

@@ -11,7 +11,7 @@ use tuner::live::{Changed, Changes, Live};
 use tuner::promotions::{PromotionRecord, Standing};
 use tuner::spec::CheckedSpec;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
@@ -46,7 +46,7 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let roots = Roots::default();
     match command {
         Command::Ls { json } => {
@@ -75,7 +75,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     of_commands.chain(served.iter().map(Served::text)).collect();
                 print(&text.join("\n"))?;
             }
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
         Command::Undo { number, json } => {
             let records = tuner::promotions::list(state_dir)?;
@@ -95,13 +95,13 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                 print(&(lines.join("\n") + "\n"))?;
             }
             if changes.iter().all(|it| it.outcome.is_undone()) {
-                return Ok(Done::Positive);
+                return Ok(CommandOutcome::Positive);
             }
             message(&format!(
                 "promotion {number} is undone in part: the lines above say what could not be restored. Repair that, then undo the promotion \
                  again. If it is gone for good, forget it: `slackline promotions forget-rest {number}`"
             ));
-            Ok(Done::RestoreFailed)
+            Ok(CommandOutcome::RestoreFailed)
         }
         Command::ForgetRest { number, yes } => {
             if !yes {
@@ -110,13 +110,13 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
                     "Slackline would no longer try to restore: {rest}. Nothing is forgotten yet. To forget these files and knobs, run \
                      `slackline promotions forget-rest {number} --yes`"
                 ));
-                return Ok(Done::Negative);
+                return Ok(CommandOutcome::Negative);
             }
             let rest = tuner::promotions::forget_rest(state_dir, *number)?.join(", ");
             message(&format!(
                 "the rest of the undo of promotion {number} is forgotten; left as it is: {rest}"
             ));
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
     }
 }
@@ -235,7 +235,7 @@ fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
     let answer = crate::experiments::promotions(state_dir).map_err(|error| {
         format!(
             "What `slackline serve` has promoted is not known: {}.",
-            crate::output::whole(&error)
+            crate::output::error_chain(&error)
         )
     })?;
     let each = answer["experiments"].as_array().into_iter().flatten();

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use host::{RestoreOutcome, RestoreReport, Roots};
 
-use crate::done::Done;
-use crate::output::{message, print, whole};
+use crate::done::CommandOutcome;
+use crate::output::{error_chain, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -17,13 +17,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), arguments.dry_run)?;
-    let store = ::relayout::Store::at(state_dir);
+    let store = ::relayout::ManifestStore::at(state_dir);
     // What was undone so far is told, whatever comes of this.
     let (relaid_out, error) = match crate::relayout::undo_left(&store, arguments.dry_run) {
         Ok(relaid_out) => (relaid_out, None),
-        Err(error) => (Vec::new(), Some(whole(&error))),
+        Err(error) => (Vec::new(), Some(error_chain(&error))),
     };
     if arguments.json {
         let printed = Printed {
@@ -78,9 +78,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let are_all_as_they_were = relaid_out.iter().all(|undone| undone.is_restored);
     Ok(
         if undone.is_complete() && are_all_as_they_were && error.is_none() {
-            Done::Positive
+            CommandOutcome::Positive
         } else {
-            Done::RestoreFailed
+            CommandOutcome::RestoreFailed
         },
     )
 }

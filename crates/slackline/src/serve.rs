@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
-use dashboard::{Access, Bounds, Notifications, Options, Proxy};
-use dispatch::{Office, ServerConfig};
+use dashboard::{Access, Bounds, DashboardOptions, Notifications, Proxy};
+use dispatch::{CoordinatorEndpoint, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::{own_files, tokens};
 
 /// How long requests may go on once nothing else does.
@@ -84,14 +84,14 @@ struct Server {
     notify: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     match &arguments.verb {
         Some(Verb::Tokens(arguments)) => tokens::run(arguments, state_dir),
         None => run_server(&arguments.server, state_dir),
     }
 }
 
-fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
+fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     ensure!(arguments.rate > 0.0, "--rate must be above 0");
     if !arguments.listen.ip().is_loopback() {
         message(&format!(
@@ -141,7 +141,7 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     let office = match &config {
         Some(config) => {
             coordinator = coordinator.with_workers(config.lease());
-            Some(Office::open(config, &state_dir, message)?)
+            Some(CoordinatorEndpoint::open(config, &state_dir, message)?)
         }
         None => None,
     };
@@ -182,7 +182,7 @@ fn end(runtime: tokio::runtime::Runtime) {
 /// Gives experiments to workers, in a thread of its own.
 fn give_out(
     coordinator: Arc<Coordinator>,
-    office: Office,
+    office: CoordinatorEndpoint,
 ) -> anyhow::Result<std::thread::JoinHandle<()>> {
     message(&format!(
         "workers check orders with this public key: {}; add it to coordinator_keys in each worker.toml",
@@ -205,10 +205,10 @@ fn give_out(
 }
 
 /// NATS, as the coordinator knows it.
-struct Bus<'a>(&'a Office);
+struct Bus<'a>(&'a CoordinatorEndpoint);
 
 impl coordinator::Bus for Bus<'_> {
-    fn publish(&self, class: &str, order: &tuner::protocol::Order) -> Result<(), String> {
+    fn publish(&self, class: &str, order: &tuner::protocol::WorkOrder) -> Result<(), String> {
         self.0.publish(class, order)
     }
 }
@@ -293,7 +293,7 @@ async fn serve(
     interrupt: Interrupt,
     notify: Option<Notifications>,
     descriptors: u64,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<CommandOutcome> {
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("{} cannot be listened on", arguments.listen))?;
@@ -312,7 +312,7 @@ async fn serve(
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = until_end(Arc::clone(&coordinator), interrupt.clone(), measuring);
     let (told, end_of_server) = tokio::sync::oneshot::channel::<()>();
-    let options = Options {
+    let options = DashboardOptions {
         rate: arguments.rate,
         bounds: Bounds::of_descriptors(descriptors),
         proxy: Proxy {
@@ -336,7 +336,9 @@ async fn serve(
         let _ = tokio::task::spawn_blocking(move || telling.join()).await;
     }
     ended?;
-    Ok(interrupt.signal().map_or(Done::Positive, Done::Signal))
+    Ok(interrupt
+        .signal()
+        .map_or(CommandOutcome::Positive, CommandOutcome::Signal))
 }
 
 /// Tells receivers elsewhere, in a thread of its own.

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache_server::launch::{Isolation, Network, Notice, Options};
-use cache_server::settings::Settings;
+use cache_server::launch::{CacheNotice, CacheOptions, Isolation, Network};
+use cache_server::settings::CacheSettings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::service_manager::ServiceManager;
 
@@ -184,9 +184,9 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
     Ok(Cores(cores))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let objective = u64::from(arguments.objective_p99_us);
-    let options = Options {
+    let options = CacheOptions {
         network: arguments.net.clone(),
         isolation: arguments.isolate_stack.then(|| isolation(arguments)),
         listen: arguments.listen.clone(),
@@ -205,7 +205,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         },
         metrics: arguments.metrics,
         drain: Duration::from_secs(arguments.drain_s.into()),
-        settings: Settings {
+        settings: CacheSettings {
             objective: (objective > 0).then(|| Duration::from_micros(objective)),
             idle_timeout_s: arguments.idle_timeout_s,
         },
@@ -218,15 +218,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     };
     if arguments.as_stack {
         cache_server::launch::serve_stack(&options)?;
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     crate::descriptors::raise_limit_for(options.connections_max);
     let manager = ServiceManager::connect();
     let signal = cache_server::launch::serve(&options, &mut |notice| say(notice, &manager))?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
-        Done::Positive
+        CommandOutcome::Positive
     } else {
-        Done::Signal(signal)
+        CommandOutcome::Signal(signal)
     })
 }
 
@@ -246,10 +246,10 @@ fn isolation(arguments: &Arguments) -> Isolation {
     }
 }
 
-fn say(notice: Notice, manager: &ServiceManager) {
+fn say(notice: CacheNotice, manager: &ServiceManager) {
     match notice {
-        Notice::AddressInUse(held) => message(&held.to_string()),
-        Notice::Ready(addresses) => {
+        CacheNotice::AddressInUse(held) => message(&held.to_string()),
+        CacheNotice::Ready(addresses) => {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             message(&format!(
                 "serving memcached's protocol on {}",
@@ -257,7 +257,7 @@ fn say(notice: Notice, manager: &ServiceManager) {
             ));
             manager.tell(NotifyState::Ready);
         }
-        Notice::Reloaded(settings) => {
+        CacheNotice::Reloaded(settings) => {
             let objective = settings.objective.map_or_else(
                 || "no objective".to_owned(),
                 |objective| format!("p99 below {} µs", objective.as_micros()),
@@ -267,12 +267,12 @@ fn say(notice: Notice, manager: &ServiceManager) {
                 settings.idle_timeout_s
             ));
         }
-        Notice::NotReloaded(reason) => message(&format!("the old settings stay: {reason}")),
-        Notice::Draining => {
+        CacheNotice::NotReloaded(reason) => message(&format!("the old settings stay: {reason}")),
+        CacheNotice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends it at once");
         }
-        Notice::Shards(shards) => message(&format!("{shards} shards own connections now")),
+        CacheNotice::Shards(shards) => message(&format!("{shards} shards own connections now")),
     }
 }
 

@@ -516,9 +516,12 @@ mod tests {
         };
         let control = spec.space.default_configuration();
         let mut service = SimulatedService::new(4, Noise::default(), control, truth);
-        let report =
-            tuner::experiment::run(&spec, &mut service, &mut |_: &tuner::ledger::Event<'_>| {})
-                .unwrap();
+        let report = tuner::experiment::run(
+            &spec,
+            &mut service,
+            &mut |_: &tuner::ledger::LedgerEvent<'_>| {},
+        )
+        .unwrap();
         insta::assert_snapshot!(results(&report));
     }
 }

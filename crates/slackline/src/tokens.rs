@@ -7,7 +7,7 @@ use dashboard::{NamedToken, Role, TokenFile};
 use jiff::{Span, Timestamp, Zoned};
 use serde_json::json;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 use crate::table;
 
@@ -95,7 +95,7 @@ fn is_period(text: &str) -> bool {
     short.parse::<Span>().is_ok()
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let file = TokenFile::of(state_dir);
     match &arguments.verb {
         Verb::Ls { json: true } => {
@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             message(&format!("token {name} is revoked"));
         }
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 fn as_json(token: &NamedToken) -> serde_json::Value {

@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use host::RestoreReport;
 use tuner::TunerError;
 use tuner::experiment;
-use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
 use tuner::spec::{CheckedSpec, Spec};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::progress::Progress;
 use crate::{apply, promotions, restore, table};
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     only: Option<String>,
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let mut spec = tuner::spec::load(&arguments.spec, &host::Roots::default())?;
     anyhow::ensure!(
         spec.continuous.is_none(),
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             message(&format!("slackline: {error}"));
         }
         message("Not everything could be restored: run `slackline restore`.");
-        return Ok(Done::RestoreFailed);
+        return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(error) = failed {
         message("Everything is restored.");
@@ -132,17 +132,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             message(&format!(
                 "Stopped by signal {signal}. Everything is restored."
             ));
-            Done::Signal(signal)
+            CommandOutcome::Signal(signal)
         }
-        (None, Finding::Improvement) => Done::Positive,
-        (None, _) => Done::Negative,
+        (None, Finding::Improvement) => CommandOutcome::Positive,
+        (None, _) => CommandOutcome::Negative,
     })
 }
 
 /// Shows progress, and keeps what has been measured so far on disk.
 struct TuneLedger {
     /// What an earlier run has measured, until it is asked for.
-    kept: Option<Kept>,
+    kept: Option<ResumeState>,
     progress: Progress,
     /// Where the report so far is kept.
     partial: Option<PathBuf>,
@@ -150,16 +150,16 @@ struct TuneLedger {
 }
 
 impl Ledger for TuneLedger {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         let kept = self.kept.take().unwrap_or_default();
         self.report.evaluations.clone_from(&kept.evaluations);
         self.progress.resume(&kept);
         Ok(kept)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.progress.show(event);
-        if let Event::Ended(record) = event {
+        if let LedgerEvent::Ended(record) = event {
             self.report.evaluations.push((*record).clone());
             self.write_partial();
         }
@@ -185,7 +185,7 @@ fn partial_of(json: &Path) -> Option<PathBuf> {
 }
 
 /// What need not be measured, or not searched for.
-fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<Kept> {
+fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<ResumeState> {
     if let Some(text) = &arguments.only {
         let configuration = spec.configuration(text);
         let configuration = configuration.map_err(|error| anyhow::anyhow!("--only: {error}"))?;
@@ -194,13 +194,13 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<Kept> {
             "--only: this is the control's configuration: there is nothing to compare"
         );
         // A verification that has a plan needs no search.
-        return Ok(Kept {
+        return Ok(ResumeState {
             plan: Some(vec![PlannedArm::candidate(1, configuration)]),
-            ..Kept::default()
+            ..ResumeState::default()
         });
     }
     let Some(path) = &arguments.resume else {
-        return Ok(Kept::default());
+        return Ok(ResumeState::default());
     };
     let report = apply::read(path)?;
     let parts = |spec: &Spec| {

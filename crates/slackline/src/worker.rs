@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use dispatch::{Error, WorkerConfig};
 use tuner::process::Interrupt;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 
 #[derive(clap::Args)]
@@ -16,15 +16,17 @@ pub(crate) struct Arguments {
     config: PathBuf,
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let config = WorkerConfig::read(&arguments.config)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let state_dir = std::path::absolute(state_dir)?;
     match dispatch::worker::run(&config, &state_dir, &interrupt, message) {
-        Ok(()) => Ok(interrupt.signal().map_or(Done::Positive, Done::Signal)),
+        Ok(()) => Ok(interrupt
+            .signal()
+            .map_or(CommandOutcome::Positive, CommandOutcome::Signal)),
         Err(Error::NotRestored) => {
             message("Not everything could be restored: run `slackline restore`.");
-            Ok(Done::RestoreFailed)
+            Ok(CommandOutcome::RestoreFailed)
         }
         Err(error) => Err(error.into()),
     }

@@ -11,13 +11,13 @@ mod setting;
 
 use std::collections::BTreeMap;
 
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use self::candidates::{changes, shard_settings, with_quota};
 pub use self::model::{LOAD_MAX, QUANTILE};
 use self::model::{load_within, model_error, parts, prediction, run};
-pub use self::setting::{Prediction, Question, Setting};
+pub use self::setting::{AdviceInput, CandidateSetting, Prediction};
 use crate::verdict::QUOTA_IS_SMALL;
 
 /// A change that is this much worse than the best one, and smaller, is preferred.
@@ -90,20 +90,20 @@ impl Advice {
 /// Without a quota there is nothing to advise: `None`.
 ///
 /// ```
-/// use throttle::{Demand, Host, Limit, Pool, Service, Work, advice};
+/// use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, advice};
 /// let requests = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
 /// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
-/// let service = Service {
+/// let service = LimitedService {
 ///     pools: vec![
-///         Pool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
-///         Pool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
+///         ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
+///         ThreadPool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
 ///     ],
 /// };
-/// let question = advice::Question {
+/// let question = advice::AdviceInput {
 ///     service: &service,
 ///     duration_us: 0.0,
 ///     latencies_us: &[],
-///     host: Host::new(4),
+///     host: LimitedHost::new(4),
 ///     limit: Limit::cores(1.0),
 ///     pool: 0,
 ///     objective_us: None,
@@ -114,17 +114,17 @@ impl Advice {
 /// assert!(advice.recommended.is_some());
 /// ```
 #[must_use]
-pub fn advise(question: &Question<'_>) -> Option<Advice> {
+pub fn advise(question: &AdviceInput<'_>) -> Option<Advice> {
     question.limit.in_cores()?;
     let parts = parts(question);
-    let setting = Setting {
+    let setting = CandidateSetting {
         limit: question.limit,
         threads: BTreeMap::new(),
         load: 1.0,
     };
     let outcomes = run(question, &parts, &setting);
     let today = prediction(question, setting.clone(), &outcomes, &outcomes);
-    let predict = |setting: Setting| {
+    let predict = |setting: CandidateSetting| {
         let tried = run(question, &parts, &setting);
         prediction(question, setting, &tried, &outcomes)
     };
@@ -142,7 +142,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         }
     }
     if threads.len() > 1 {
-        tried.push(predict(Setting {
+        tried.push(predict(CandidateSetting {
             threads,
             ..setting.clone()
         }));
@@ -155,7 +155,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         })
     };
     if let (Some(pools), Some(limit)) = (best(true), best(false)) {
-        tried.push(predict(Setting {
+        tried.push(predict(CandidateSetting {
             threads: pools.setting.threads.clone(),
             ..limit.setting.clone()
         }));
@@ -179,14 +179,14 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
     let from = recommended.as_ref().map_or(&setting, |p| &p.setting);
     let give_back = [0.5, 0.6, 0.7, 0.8, 0.9].into_iter().find_map(|share| {
         let limit = with_quota(&from.limit, share)?;
-        let prediction = predict(Setting {
+        let prediction = predict(CandidateSetting {
             limit,
             ..from.clone()
         });
         let ratio = prediction.ratio?;
         (ratio.high <= NOT_WORSE).then_some(prediction)
     });
-    let known = |setting: &Setting| {
+    let known = |setting: &CandidateSetting| {
         let mut known = std::iter::once(&today).chain(&recommended);
         known.find(|p| p.setting == *setting).cloned()
     };
@@ -210,7 +210,7 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
 }
 
 /// Whether the model can be a base for recommendations.
-fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option<Unreliable> {
+fn unreliable(question: &AdviceInput<'_>, model_error: Option<&Interval>) -> Option<Unreliable> {
     let pools = question.service.pools.iter();
     let used: f64 = pools
         .map(|pool| pool.work.mean_cores(question.duration_us / 1e6))
@@ -229,7 +229,7 @@ fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option
         .then_some(Unreliable::ModelIsOff)
 }
 
-fn sharding(question: &Question<'_>, each: Prediction) -> Option<Sharding> {
+fn sharding(question: &AdviceInput<'_>, each: Prediction) -> Option<Sharding> {
     let load = each.load_within_objective.filter(|load| *load > 0.0)?;
     let shards = crate::rounded((question.shards? as f64 / load).ceil()).max(1);
     let quota = each.setting.limit.in_cores()?;
@@ -241,9 +241,9 @@ fn sharding(question: &Question<'_>, each: Prediction) -> Option<Sharding> {
 }
 
 fn recommended(
-    question: &Question<'_>,
+    question: &AdviceInput<'_>,
     tried: &[Prediction],
-    today: &Setting,
+    today: &CandidateSetting,
 ) -> Option<Prediction> {
     let is_better = |p: &&Prediction| {
         p.setting.limit.in_cores() == question.limit.in_cores()

@@ -55,7 +55,7 @@ impl Limit {
 
 /// The group's side of the controller.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct BandwidthPool {
     quota_ns: Option<i64>,
     burst_ns: i64,
     runtime_ns: i64,
@@ -66,7 +66,7 @@ pub struct Pool {
     pub(crate) throttled_periods: u64,
 }
 
-impl Pool {
+impl BandwidthPool {
     /// A full one.
     #[must_use]
     pub fn new(limit: &Limit) -> Self {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn slices_are_handed_out_until_the_quota_is_gone() {
-        let mut pool = Pool::new(&Limit::cores(0.12));
+        let mut pool = BandwidthPool::new(&Limit::cores(0.12));
         let mut locals = [0_i64; 3];
         assert!(pool.assign(&mut locals[0]) && pool.assign(&mut locals[1]));
         assert!(pool.assign(&mut locals[2]));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_debt_is_paid_before_a_cpu_runs_again() {
-        let mut pool = Pool::new(&Limit::cores(0.05));
+        let mut pool = BandwidthPool::new(&Limit::cores(0.05));
         let mut locals = [0_i64];
         assert!(pool.assign(&mut locals[0]));
         locals[0] = -12_000_000;
@@ -182,19 +182,19 @@ mod tests {
             burst_us: 50_000,
             ..Limit::cores(1.0)
         };
-        let mut pool = Pool::new(&limit);
+        let mut pool = BandwidthPool::new(&limit);
         for _ in 0..5 {
             pool.refill(&mut []);
         }
         assert_eq!(pool.runtime_ns, 150_000_000);
-        let mut none = Pool::new(&Limit::cores(1.0));
+        let mut none = BandwidthPool::new(&Limit::cores(1.0));
         none.refill(&mut []);
         assert_eq!(none.runtime_ns, 100_000_000);
     }
 
     #[test]
     fn an_idle_cpu_returns_all_but_a_millisecond() {
-        let mut pool = Pool::new(&Limit::cores(1.0));
+        let mut pool = BandwidthPool::new(&Limit::cores(1.0));
         let mut local = 0;
         pool.assign(&mut local);
         assert!(!pool.give_back(&mut local));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn without_a_quota_nothing_is_throttled() {
-        let mut pool = Pool::new(&Limit {
+        let mut pool = BandwidthPool::new(&Limit {
             quota_us: None,
             ..Limit::cores(1.0)
         });

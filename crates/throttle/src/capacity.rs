@@ -21,9 +21,9 @@ pub struct Trial {
 /// A search for the capacity, run by run.
 ///
 /// ```
-/// use throttle::capacity::Search;
+/// use throttle::capacity::CapacitySearch;
 ///
-/// let mut search = Search::new(100.0, 0.05);
+/// let mut search = CapacitySearch::new(100.0, 0.05);
 /// while let Some(per_s) = search.next() {
 ///     search.take(per_s < 730.0);
 /// }
@@ -31,7 +31,7 @@ pub struct Trial {
 /// assert!((695.0..767.0).contains(&capacity));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct CapacitySearch {
     start_per_s: f64,
     tolerance: f64,
     held: Option<f64>,
@@ -41,7 +41,7 @@ pub struct Search {
     doublings: u32,
 }
 
-impl Search {
+impl CapacitySearch {
     /// A search that starts at a rate, and ends once the lowest that failed is at most so much,
     /// relatively, above the highest that held; where start or tolerance is not above 0, at once.
     #[must_use]
@@ -73,7 +73,7 @@ impl Search {
         }
     }
 
-    /// Takes in how the run at [`Search::next`] ended.
+    /// Takes in how the run at [`CapacitySearch::next`] ended.
     pub fn take(&mut self, held: bool) {
         let Some(per_s) = self.next() else {
             return;
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn it_goes_down_as_well_as_up() {
         for truth in [0.02, 3.0, 99.0, 101.0, 40_000.0] {
-            let mut search = Search::new(100.0, 0.02);
+            let mut search = CapacitySearch::new(100.0, 0.02);
             while let Some(per_s) = search.next() {
                 search.take(per_s < truth);
             }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_never_fails_and_what_always_fails_have_no_capacity() {
         for always in [true, false] {
-            let mut search = Search::new(100.0, 0.05);
+            let mut search = CapacitySearch::new(100.0, 0.05);
             while search.next().is_some() {
                 search.take(always);
             }
@@ -144,7 +144,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let mut near = 0;
         for _ in 0..200 {
-            let mut search = Search::new(50.0, 0.05);
+            let mut search = CapacitySearch::new(50.0, 0.05);
             while let Some(per_s) = search.next() {
                 // One run in twenty fails for reasons of its own.
                 search.take(per_s < 800.0 && rng.random::<f64>() > 0.05);

@@ -22,7 +22,7 @@ const WINDOWS_MIN: f64 = 1000.0;
 
 /// What a service did, over all its shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Service {
+pub struct FleetService {
     /// Its name.
     pub name: String,
     /// On how many hosts, or in how many groups, it runs.
@@ -54,7 +54,7 @@ pub struct Service {
 /// What is to be won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum SavingState {
     /// Throttled though it uses less than its quota: threads wake at once. Latency can be won.
     Throttled,
     /// Throttled, and mean use is about the quota: only more of it helps.
@@ -74,12 +74,12 @@ pub enum State {
 
 /// A service, judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct FleetFinding {
     /// What it did.
     #[serde(flatten)]
-    pub service: Service,
+    pub service: FleetService,
     /// What is to be won.
-    pub state: State,
+    pub state: SavingState,
     /// The share of its periods that were throttled.
     pub throttled_share: Option<f64>,
     /// Threads that want to run for each core of the limit.
@@ -95,7 +95,7 @@ pub struct Finding {
 pub struct Fleet {
     /// Those with the most threads that stand still because of a quota come first, then those with
     /// the most cores to give back.
-    pub services: Vec<Finding>,
+    pub services: Vec<FleetFinding>,
     /// All shards.
     pub shards: f64,
     /// Limits of services that have one, summed; one that several have counts once.
@@ -112,7 +112,7 @@ impl Fleet {
     /// Judges services and puts them in order. Limits that are other groups' sum to
     /// `shared_limit_cores`, each counted once.
     #[must_use]
-    pub fn of(services: Vec<Service>, shared_limit_cores: f64) -> Self {
+    pub fn of(services: Vec<FleetService>, shared_limit_cores: f64) -> Self {
         let mut fleet = Self {
             limit_cores: shared_limit_cores,
             ..Self::default()
@@ -120,7 +120,7 @@ impl Fleet {
         for service in services {
             let finding = judge(service);
             fleet.shards += finding.service.shards;
-            if finding.state != State::NoLimit {
+            if finding.state != SavingState::NoLimit {
                 fleet.limit_cores +=
                     finding.service.limit_cores - finding.service.shared_limit_cores;
                 fleet.used_cores += finding.service.used_cores;
@@ -131,7 +131,7 @@ impl Fleet {
         }
         fleet.runnable_per_core.sort_by(f64::total_cmp);
         fleet.services.sort_by(|a, b| {
-            let key = |finding: &Finding| (standing(finding), finding.give_back_cores);
+            let key = |finding: &FleetFinding| (standing(finding), finding.give_back_cores);
             let (a_key, b_key) = (key(a), key(b));
             b_key
                 .0
@@ -143,7 +143,7 @@ impl Fleet {
     }
 
     /// The services of a state, in order.
-    pub fn in_state(&self, state: State) -> impl Iterator<Item = &Finding> {
+    pub fn in_state(&self, state: SavingState) -> impl Iterator<Item = &FleetFinding> {
         self.services
             .iter()
             .filter(move |finding| finding.state == state)
@@ -161,14 +161,16 @@ impl Fleet {
 }
 
 /// Threads that stand still because of a quota, on average.
-fn standing(finding: &Finding) -> f64 {
+fn standing(finding: &FleetFinding) -> f64 {
     match finding.state {
-        State::Throttled | State::QuotaTooSmall => finding.service.waiting.unwrap_or(0.0),
+        SavingState::Throttled | SavingState::QuotaTooSmall => {
+            finding.service.waiting.unwrap_or(0.0)
+        }
         _ => 0.0,
     }
 }
 
-fn judge(service: Service) -> Finding {
+fn judge(service: FleetService) -> FleetFinding {
     let throttled_share = service
         .throttled_periods_per_s
         .zip(service.periods_per_s)
@@ -186,28 +188,28 @@ fn judge(service: Service) -> Finding {
         .map(|runnable| runnable / service.limit_cores);
     let peak_share = peak(&service.shares).filter(|_| has_limit);
     let (state, give_back_cores) = match (has_limit, throttled_share) {
-        (false, _) => (State::NoLimit, 0.0),
-        (true, None) => (State::Unknown, 0.0),
+        (false, _) => (SavingState::NoLimit, 0.0),
+        (true, None) => (SavingState::Unknown, 0.0),
         (true, Some(throttled)) if throttled >= THROTTLED => {
             if service.used_cores >= QUOTA_IS_SMALL * service.limit_cores {
-                (State::QuotaTooSmall, 0.0)
+                (SavingState::QuotaTooSmall, 0.0)
             } else {
-                (State::Throttled, 0.0)
+                (SavingState::Throttled, 0.0)
             }
         }
         (true, Some(throttled)) => match peak_share {
-            None => (State::Unknown, 0.0),
+            None => (SavingState::Unknown, 0.0),
             Some(peak) if throttled <= UNTHROTTLED && peak < 1.0 => {
                 if service.shared_limit_cores > 0.0 {
-                    (State::Shares, 0.0)
+                    (SavingState::Shares, 0.0)
                 } else {
-                    (State::Roomy, service.limit_cores * (1.0 - peak))
+                    (SavingState::Roomy, service.limit_cores * (1.0 - peak))
                 }
             }
-            Some(_) => (State::Fits, 0.0),
+            Some(_) => (SavingState::Fits, 0.0),
         },
     };
-    Finding {
+    FleetFinding {
         service,
         state,
         throttled_share,
@@ -232,8 +234,8 @@ fn peak(shares: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn service(name: &str, used_cores: f64, throttled: f64, peak: f64) -> Service {
-        Service {
+    fn service(name: &str, used_cores: f64, throttled: f64, peak: f64) -> FleetService {
+        FleetService {
             name: name.into(),
             shards: 10.0,
             limited_shards: 10.0,
@@ -253,40 +255,46 @@ mod tests {
         }
     }
 
-    fn state(service: Service) -> State {
+    fn state(service: FleetService) -> SavingState {
         judge(service).state
     }
 
     #[test]
     fn each_state_has_its_evidence() {
-        assert_eq!(state(service("a", 8.0, 5.0, 4.0)), State::Throttled);
-        assert_eq!(state(service("a", 19.0, 50.0, 4.0)), State::QuotaTooSmall);
-        assert_eq!(state(service("a", 8.0, 0.0, 1.5)), State::Fits);
+        assert_eq!(state(service("a", 8.0, 5.0, 4.0)), SavingState::Throttled);
+        assert_eq!(
+            state(service("a", 19.0, 50.0, 4.0)),
+            SavingState::QuotaTooSmall
+        );
+        assert_eq!(state(service("a", 8.0, 0.0, 1.5)), SavingState::Fits);
         let roomy = judge(service("a", 2.0, 0.0, 0.25));
-        assert_eq!((roomy.state, roomy.give_back_cores), (State::Roomy, 15.0));
+        assert_eq!(
+            (roomy.state, roomy.give_back_cores),
+            (SavingState::Roomy, 15.0)
+        );
         assert_eq!(roomy.runnable_per_core, Some(2.0));
         // Throttled now and then: it gives nothing back.
-        assert_eq!(state(service("a", 2.0, 0.5, 0.25)), State::Fits);
-        let free = Service {
+        assert_eq!(state(service("a", 2.0, 0.5, 0.25)), SavingState::Fits);
+        let free = FleetService {
             limited_shards: 9.0,
             ..service("a", 2.0, 0.0, 0.25)
         };
         assert_eq!(judge(free).give_back_cores, 0.0);
-        let uncounted = Service {
+        let uncounted = FleetService {
             periods_per_s: None,
             ..service("a", 2.0, 0.0, 0.25)
         };
-        assert_eq!(state(uncounted), State::Unknown);
-        let short = Service {
+        assert_eq!(state(uncounted), SavingState::Unknown);
+        let short = FleetService {
             shares: vec![(0.1, 999.0), (f64::INFINITY, 999.0)],
             ..service("a", 2.0, 0.0, 0.25)
         };
-        assert_eq!(state(short), State::Unknown);
-        let idle = Service {
+        assert_eq!(state(short), SavingState::Unknown);
+        let idle = FleetService {
             periods_per_s: Some(0.0),
             ..service("a", 0.0, 0.0, 0.1)
         };
-        assert_eq!(state(idle), State::Roomy);
+        assert_eq!(state(idle), SavingState::Roomy);
     }
 
     #[test]
@@ -308,21 +316,21 @@ mod tests {
             .collect();
         assert_eq!(names, ["worse", "throttled", "roomier", "roomy", "fits"]);
         assert_eq!((fleet.limit_cores, fleet.give_back_cores), (100.0, 25.0));
-        assert_eq!(fleet.in_state(State::Roomy).count(), 2);
+        assert_eq!(fleet.in_state(SavingState::Roomy).count(), 2);
         assert_eq!(fleet.runnable_quantile(0.5), Some(2.0));
         assert_eq!(Fleet::default().runnable_quantile(0.5), None);
     }
 
     #[test]
     fn a_limit_that_services_share_counts_once_and_is_nobodys_to_give_back() {
-        let sharing = |name| Service {
+        let sharing = |name| FleetService {
             shared_limit_cores: 20.0,
             ..service(name, 2.0, 0.0, 0.25)
         };
         let services = vec![sharing("a"), sharing("b"), service("own", 2.0, 0.0, 0.25)];
         let fleet = Fleet::of(services, 20.0);
         assert_eq!((fleet.limit_cores, fleet.give_back_cores), (40.0, 15.0));
-        assert_eq!(fleet.in_state(State::Shares).count(), 2);
+        assert_eq!(fleet.in_state(SavingState::Shares).count(), 2);
     }
 
     #[test]

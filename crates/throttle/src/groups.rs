@@ -1,13 +1,13 @@
 //! Many groups followed at once, for a short time now and then: what an agent on every host can
 //! afford.
 //!
-//! One [`Schedule`] for each group that does anything; each event goes to the groups whose threads
-//! it names.
+//! One [`SchedTrace`] for each group that does anything; each event goes to the groups whose
+//! threads it names.
 
 use rustc_hash::FxHashMap;
 
 use crate::histogram::WINDOW_NS;
-use crate::schedule::{Event, Left, Schedule};
+use crate::schedule::{SchedEvent, SchedTrace, SwitchOut};
 
 /// Upper bounds of the classes of [`Shares`]: cores in use in a window of 10 ms, as a share of what
 /// the group may use. Tenths up to the limit, beyond which windows throttle; Twitter's services
@@ -67,7 +67,7 @@ pub struct Groups {
     of_thread: FxHashMap<u32, usize>,
     /// Who runs on each CPU, since when.
     on_cpu: FxHashMap<usize, (u32, u64)>,
-    schedules: Vec<Option<Schedule>>,
+    schedules: Vec<Option<SchedTrace>>,
 }
 
 impl Groups {
@@ -90,9 +90,9 @@ impl Groups {
     }
 
     /// Takes in an event. Events come in order of time.
-    pub fn take(&mut self, time_ns: u64, event: Event) {
+    pub fn take(&mut self, time_ns: u64, event: SchedEvent) {
         match event {
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu,
                 previous,
                 left,
@@ -105,15 +105,15 @@ impl Groups {
                 if groups[1] != groups[0] {
                     self.give(time_ns, event, groups[1], &[next], before);
                 }
-                if left == Left::Dead {
+                if left == SwitchOut::Dead {
                     self.of_thread.remove(&previous);
                 }
             }
-            Event::Wakeup { thread } => {
+            SchedEvent::Wakeup { thread } => {
                 let group = self.of_thread.get(&thread).copied();
                 self.give(time_ns, event, group, &[thread], None);
             }
-            Event::Fork { parent, child } => {
+            SchedEvent::Fork { parent, child } => {
                 if let Some(group) = self.of_thread.get(&parent).copied() {
                     self.of_thread.insert(child, group);
                 }
@@ -125,7 +125,7 @@ impl Groups {
     fn give(
         &mut self,
         time_ns: u64,
-        event: Event,
+        event: SchedEvent,
         group: Option<usize>,
         threads: &[u32],
         before: Option<(usize, u32, u64)>,
@@ -133,7 +133,7 @@ impl Groups {
         let Some(group) = group else {
             return;
         };
-        let schedule = self.schedules[group].get_or_insert_with(|| Schedule::new(self.start_ns));
+        let schedule = self.schedules[group].get_or_insert_with(|| SchedTrace::new(self.start_ns));
         for thread in threads {
             if !schedule.is_named(*thread) && self.of_thread.get(thread) == Some(&group) {
                 schedule.add(*thread, "");
@@ -149,7 +149,7 @@ impl Groups {
     #[must_use]
     pub fn finish(self, end_ns: u64) -> Vec<Group> {
         let schedules = self.schedules.into_iter();
-        let group = |schedule: Option<Schedule>| {
+        let group = |schedule: Option<SchedTrace>| {
             let Some(schedule) = schedule else {
                 return Group::default();
             };
@@ -182,11 +182,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn switch(cpu: usize, previous: u32, next: u32) -> Event {
-        Event::Switch {
+    fn switch(cpu: usize, previous: u32, next: u32) -> SchedEvent {
+        SchedEvent::Switch {
             cpu,
             previous,
-            left: Left::Sleeping,
+            left: SwitchOut::Sleeping,
             next,
         }
     }
@@ -196,7 +196,7 @@ mod tests {
         let mut groups = Groups::new(0, 3);
         groups.add(1, 0);
         groups.add(2, 1);
-        groups.take(0, Event::Wakeup { thread: 1 });
+        groups.take(0, SchedEvent::Wakeup { thread: 1 });
         groups.take(10 * MS, switch(0, 0, 1));
         // From a thread of one group straight to one of another.
         groups.take(20 * MS, switch(0, 1, 2));
@@ -229,7 +229,7 @@ mod tests {
         groups.add(1, 0);
         groups.take(
             0,
-            Event::Fork {
+            SchedEvent::Fork {
                 parent: 1,
                 child: 9,
             },

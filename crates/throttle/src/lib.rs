@@ -20,10 +20,13 @@ pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota, worker_setting};
 pub use schedule::{
-    ByName, Event, JOBS_MAX, Left, NAMES_MAX, Observed, Recording, Schedule, pool_name,
+    JOBS_MAX, NAMES_MAX, Observed, Recording, SchedEvent, SchedTrace, SwitchOut, ThreadNameStats,
+    pool_name,
 };
-pub use simulation::{Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
-pub use verdict::{Cause, Counters, Verdict, judge};
+pub use simulation::{
+    Demand, Job, LimitedHost, LimitedService, SimulationResult, ThreadPool, Work, simulate,
+};
+pub use verdict::{BandwidthCounters, Cause, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.
 #[expect(

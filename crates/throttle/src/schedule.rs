@@ -13,10 +13,10 @@ use std::collections::{HashMap, HashSet};
 
 use rustc_hash::FxHashMap;
 
-pub use self::event::{Event, Left};
-pub use self::observed::{ByName, Observed, Recording};
+pub use self::event::{SchedEvent, SwitchOut};
+pub use self::observed::{Observed, Recording, ThreadNameStats};
 use crate::histogram::Cores;
-use crate::simulation::{Job, Pool, Work};
+use crate::simulation::{Job, ThreadPool, Work};
 
 /// A thread that used so much of what the busiest of its name did is busy.
 const BUSY_SHARE: f64 = 0.1;
@@ -72,7 +72,7 @@ impl Thread {
 
 #[derive(Clone, Debug, Default)]
 struct Name {
-    sums: ByName,
+    sums: ThreadNameStats,
     /// Threads of now, and those of them that only have it from their parents so far.
     threads: usize,
     unnamed: usize,
@@ -92,7 +92,7 @@ impl Name {
 
 /// Follows the threads of a group.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct SchedTrace {
     start_ns: u64,
     now_ns: u64,
     threads: FxHashMap<u32, Thread>,
@@ -115,7 +115,7 @@ pub struct Schedule {
     left_out: u64,
 }
 
-impl Schedule {
+impl SchedTrace {
     /// Starts watching at `start_ns`, of a group of which no thread is known yet.
     #[must_use]
     pub fn new(start_ns: u64) -> Self {
@@ -140,7 +140,7 @@ impl Schedule {
         }
     }
 
-    /// As [`Schedule::new`], and every job is kept for [`Schedule::recording`].
+    /// As [`SchedTrace::new`], and every job is kept for [`SchedTrace::recording`].
     #[must_use]
     pub fn recorder(start_ns: u64) -> Self {
         Self {
@@ -261,10 +261,10 @@ impl Schedule {
 
     /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is
     /// cut off at zero length.
-    pub fn take(&mut self, time_ns: u64, event: Event) {
+    pub fn take(&mut self, time_ns: u64, event: SchedEvent) {
         self.advance(time_ns);
         match event {
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu,
                 previous,
                 left,
@@ -277,14 +277,14 @@ impl Schedule {
                     Some(before) if before.thread == previous => before.since_ns,
                     Some(before) => self.bridge(previous, before.since_ns),
                 };
-                self.leave(previous, since_ns, left == Left::Runnable);
-                if left == Left::Dead {
+                self.leave(previous, since_ns, left == SwitchOut::Runnable);
+                if left == SwitchOut::Dead {
                     self.forget(previous);
                 }
                 self.enter(next);
             }
-            Event::Wakeup { thread } => self.wake(thread),
-            Event::Fork { parent, child } => {
+            SchedEvent::Wakeup { thread } => self.wake(thread),
+            SchedEvent::Fork { parent, child } => {
                 // One that is known was found in the group before its fork was read.
                 if let Some(number) = self.threads.get(&parent).map(|thread| thread.name)
                     && let Entry::Vacant(vacant) = self.threads.entry(child)
@@ -451,7 +451,7 @@ impl Schedule {
             .add(from_ns - self.start_ns, to_ns - self.start_ns);
     }
 
-    /// As [`Schedule::finish`], with the cores in use in each whole window.
+    /// As [`SchedTrace::finish`], with the cores in use in each whole window.
     #[must_use]
     pub fn finish_with_windows(mut self, end_ns: u64) -> (Observed, Vec<f64>) {
         self.close(end_ns);
@@ -498,7 +498,7 @@ impl Schedule {
         }
         self.names.iter_mut().for_each(Name::count_all);
         self.count_processes();
-        let mut pools: Vec<(f64, Pool, Vec<f64>)> = Vec::new();
+        let mut pools: Vec<(f64, ThreadPool, Vec<f64>)> = Vec::new();
         for (name, number) in std::mem::take(&mut self.name_numbers) {
             let of_name = &mut self.names[number];
             let mut jobs = std::mem::take(&mut of_name.jobs);
@@ -506,7 +506,7 @@ impl Schedule {
                 continue;
             }
             jobs.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
-            let pool = Pool {
+            let pool = ThreadPool {
                 name,
                 threads: of_name.sums.size(),
                 processes: of_name.sums.processes,

@@ -13,13 +13,13 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::{Limit, Pool as Bandwidth, SLACK_NS};
+use crate::bandwidth::{BandwidthPool as Bandwidth, Limit, SLACK_NS};
 use crate::histogram::Cores;
 
 /// The host under the group.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub struct LimitedHost {
     /// CPUs that the group may use.
     pub cpus: usize,
     /// The scheduler's tick, which notices that runtime is used up: 4 ms at CONFIG_HZ=250.
@@ -30,7 +30,7 @@ pub struct Host {
     pub turn_us: u64,
 }
 
-impl Host {
+impl LimitedHost {
     /// So many CPUs with Debian's and Ubuntu's tick, 250 Hz.
     #[must_use]
     pub fn new(cpus: usize) -> Self {
@@ -89,7 +89,7 @@ impl Demand {
 /// to sleeping again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pool {
+pub struct ThreadPool {
     /// What its threads are called.
     pub name: String,
     /// How many there are.
@@ -166,14 +166,14 @@ pub struct Job {
 /// A service: what runs in the group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Service {
+pub struct LimitedService {
     /// Pools of threads and their jobs.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<ThreadPool>,
 }
 
 /// What became of a simulated run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// For each pool, the time from arrival to end of each job, in order of their end.
     pub latencies_us: Vec<Vec<f64>>,
     /// For each pool, the time since its arrival of each job that had not ended when the run did.
@@ -190,11 +190,11 @@ pub struct Outcome {
     pub cores: Cores,
 }
 
-impl Outcome {
+impl SimulationResult {
     /// A quantile of a pool's latencies; `None` where none of its jobs ended.
     #[must_use]
     pub fn latency_us(&self, pool: usize, quantile: f64) -> Option<f64> {
-        latency_stats::quantile(self.latencies_us.get(pool)?, quantile)
+        paired_stats::quantile(self.latencies_us.get(pool)?, quantile)
     }
 }
 
@@ -202,24 +202,24 @@ impl Outcome {
 /// nothing.
 ///
 /// ```
-/// use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
+/// use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, simulate};
 /// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 5000.0 } };
-/// let pools = vec![Pool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work }];
-/// let service = Service { pools };
-/// let free = simulate(&service, &Host::new(4), &Limit::cores(4.0), 20.0, 1);
-/// let tight = simulate(&service, &Host::new(4), &Limit::cores(0.6), 20.0, 1);
+/// let pools = vec![ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work }];
+/// let service = LimitedService { pools };
+/// let free = simulate(&service, &LimitedHost::new(4), &Limit::cores(4.0), 20.0, 1);
+/// let tight = simulate(&service, &LimitedHost::new(4), &Limit::cores(0.6), 20.0, 1);
 /// assert_eq!(free.throttled_periods, 0);
 /// assert!(tight.throttled_periods > 0);
 /// assert!(tight.latency_us(0, 0.99) > free.latency_us(0, 0.99));
 /// ```
 #[must_use]
 pub fn simulate(
-    service: &Service,
-    host: &Host,
+    service: &LimitedService,
+    host: &LimitedHost,
     limit: &Limit,
     duration_s: f64,
     seed: u64,
-) -> Outcome {
+) -> SimulationResult {
     let mut run = Run::new(service, host, limit, duration_s, seed);
     while run.step() {}
     run.finish()
@@ -256,8 +256,8 @@ struct Cpu {
 }
 
 struct Run<'a> {
-    service: &'a Service,
-    host: &'a Host,
+    service: &'a LimitedService,
+    host: &'a LimitedHost,
     bandwidth: Bandwidth,
     period_ns: u64,
     cpus: Vec<Cpu>,
@@ -274,13 +274,13 @@ struct Run<'a> {
     warm_ns: u64,
     slack_is_due: bool,
     rng: ChaCha8Rng,
-    outcome: Outcome,
+    outcome: SimulationResult,
 }
 
 impl<'a> Run<'a> {
     fn new(
-        service: &'a Service,
-        host: &'a Host,
+        service: &'a LimitedService,
+        host: &'a LimitedHost,
         limit: &Limit,
         duration_s: f64,
         seed: u64,
@@ -303,9 +303,9 @@ impl<'a> Run<'a> {
             warm_ns: end_ns / 10,
             slack_is_due: false,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            outcome: Outcome {
+            outcome: SimulationResult {
                 latencies_us: vec![Vec::new(); service.pools.len()],
-                ..Outcome::default()
+                ..SimulationResult::default()
             },
         };
         (0..service.pools.len()).for_each(|pool| run.next_arrival(pool));
@@ -540,7 +540,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> SimulationResult {
         self.outcome.periods = self.bandwidth.periods;
         self.outcome.throttled_periods = self.bandwidth.throttled_periods;
         let waiting = self.waiting.iter().enumerate();

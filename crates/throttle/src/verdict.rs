@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
 use crate::runtime::RuntimePool;
-use crate::schedule::{ByName, Observed};
+use crate::schedule::{Observed, ThreadNameStats};
 
 /// Mean use from this share of the quota on is "too small a quota", not bursts: with random
 /// arrivals a queue at 90 % is ten service times long (M/M/1).
@@ -24,7 +24,7 @@ const MOST: f64 = 0.5;
 
 /// What the counters of the group that has the quota advanced by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
+pub struct BandwidthCounters {
     /// CPU time: exact over seconds, where switches that the kernel did not report blur what the
     /// tracepoints saw. `None` of a group that is in the cpu hierarchy of cgroup v1 and not in that
     /// of cpuacct.
@@ -105,7 +105,7 @@ pub fn judge(
     observed: &Observed,
     limit: Option<&Limit>,
     above: Option<&str>,
-    counters: Option<&Counters>,
+    counters: Option<&BandwidthCounters>,
     cpus: usize,
 ) -> Verdict {
     let counted_s = counters.and_then(|counters| counters.cpu_s);
@@ -189,7 +189,7 @@ pub fn judge(
 }
 
 /// How much it was throttled, or would have been as far as the tracepoints saw.
-fn evidence(limit: &Limit, counters: Option<&Counters>, over: f64) -> String {
+fn evidence(limit: &Limit, counters: Option<&BandwidthCounters>, over: f64) -> String {
     counters.map_or_else(
         || {
             format!(
@@ -210,7 +210,7 @@ fn evidence(limit: &Limit, counters: Option<&Counters>, over: f64) -> String {
 }
 
 /// Threads of one name that wake together, as a cause and in words.
-fn burst_of_threads(name: &str, by_name: &ByName) -> (Cause, String) {
+fn burst_of_threads(name: &str, by_name: &ThreadNameStats) -> (Cause, String) {
     let runnable = by_name.runnable_max;
     match RuntimePool::of(name) {
         Some(pool) => (
@@ -279,12 +279,12 @@ fn unthrottled(observed: &Observed, quota: f64, cpus: usize, used: f64) -> Verdi
 }
 
 /// The threads that wanted to run most at once; ties go to those that used more CPU time.
-fn busiest(observed: &Observed) -> (String, ByName) {
+fn busiest(observed: &Observed) -> (String, ThreadNameStats) {
     observed
         .names
         .iter()
         .max_by(|a, b| {
-            let key = |by: &ByName| (by.runnable_max, by.cpu_us);
+            let key = |by: &ThreadNameStats| (by.runnable_max, by.cpu_us);
             key(a.1)
                 .partial_cmp(&key(b.1))
                 .unwrap_or(std::cmp::Ordering::Equal)
@@ -320,7 +320,7 @@ mod tests {
     use crate::histogram::WINDOW_NS;
 
     /// Ten seconds with so many cores in every window, and threads of one name.
-    fn observed(cores: usize, share_busy: f64, name: &str, by_name: ByName) -> Observed {
+    fn observed(cores: usize, share_busy: f64, name: &str, by_name: ThreadNameStats) -> Observed {
         let mut histogram = crate::Cores::default();
         let busy = crate::rounded(1000.0 * share_busy);
         for _ in 0..cores {
@@ -340,17 +340,17 @@ mod tests {
         }
     }
 
-    fn pool(runnable_max: usize, waited_us: f64) -> ByName {
-        ByName {
+    fn pool(runnable_max: usize, waited_us: f64) -> ThreadNameStats {
+        ThreadNameStats {
             threads: 40,
             waits: 1,
             waited_us,
             runnable_max,
-            ..ByName::default()
+            ..ThreadNameStats::default()
         }
     }
 
-    const THROTTLED: Counters = Counters {
+    const THROTTLED: BandwidthCounters = BandwidthCounters {
         cpu_s: Some(8.0),
         group_cpu_s: None,
         periods: 100,
@@ -359,7 +359,7 @@ mod tests {
         burst_s: 0.0,
     };
 
-    fn cause(observed: &Observed, quota: Option<f64>, counters: &Counters) -> Cause {
+    fn cause(observed: &Observed, quota: Option<f64>, counters: &BandwidthCounters) -> Cause {
         let limit = quota.map(Limit::cores);
         judge(observed, limit.as_ref(), None, Some(counters), 8).cause
     }
@@ -378,7 +378,7 @@ mod tests {
              against 2.00 cores of quota, no burst (throttled in 30 of 100 periods of 100 ms, 1.50 s in all; the group wants \
              2.0 threads on average, 32 at most)."
         );
-        let once = Counters {
+        let once = BandwidthCounters {
             throttled_periods: 1,
             ..THROTTLED
         };
@@ -395,7 +395,7 @@ mod tests {
             cause(&gc, Some(2.0), &THROTTLED),
             Cause::RuntimeThreads { .. }
         ));
-        let busy = |cores: f64, counters: Counters| Counters {
+        let busy = |cores: f64, counters: BandwidthCounters| BandwidthCounters {
             cpu_s: Some(10.0 * cores),
             ..counters
         };
@@ -404,7 +404,7 @@ mod tests {
             cause(&full, Some(2.0), &busy(2.0, THROTTLED)),
             Cause::QuotaBelowUse
         );
-        let always = Counters {
+        let always = BandwidthCounters {
             throttled_periods: 95,
             ..THROTTLED
         };
@@ -417,12 +417,12 @@ mod tests {
             Cause::QuotaBelowUse
         );
         // What the tracepoints saw stands in for CPU time that is not counted.
-        let uncounted = Counters {
+        let uncounted = BandwidthCounters {
             cpu_s: None,
             ..THROTTLED
         };
         assert_eq!(cause(&full, Some(2.0), &uncounted), Cause::QuotaBelowUse);
-        let none = Counters {
+        let none = BandwidthCounters {
             throttled_periods: 0,
             ..THROTTLED
         };
@@ -463,7 +463,7 @@ mod tests {
     fn a_group_that_uses_little_of_a_quota_above_it_is_not_blamed() {
         let limit = Limit::cores(2.0);
         let victim = observed(8, 0.005, "worker", pool(2, 5000.0));
-        let of = |counters: &Counters, observed: &Observed| {
+        let of = |counters: &BandwidthCounters, observed: &Observed| {
             judge(observed, Some(&limit), Some("slice"), Some(counters), 8)
         };
         assert_eq!(
@@ -472,7 +472,7 @@ mod tests {
              quota of slice, no burst (throttled in 30 of 100 periods of 100 ms, 1.50 s in all; the group wants 2.0 threads \
              on average, 2 at most)."
         );
-        let full = Counters {
+        let full = BandwidthCounters {
             cpu_s: Some(20.0),
             ..THROTTLED
         };
@@ -486,7 +486,7 @@ mod tests {
         );
         assert!(hog.sentence.contains("2.00 cores of quota of slice, no"));
         // Even where the tracepoints missed most of it: its own counter did not.
-        let own = Counters {
+        let own = BandwidthCounters {
             group_cpu_s: Some(7.6),
             ..THROTTLED
         };

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use throttle::advice::{Question, advise};
-use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
+use throttle::advice::{AdviceInput, advise};
+use throttle::{Demand, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
 
 const SHORT_PERIOD: Limit = Limit {
     quota_us: Some(10_000),
@@ -19,12 +19,12 @@ fn with_burst() -> Limit {
 }
 
 /// Requests of 5 ms at 81 % of the quota.
-fn single_class(threads: usize) -> Service {
+fn single_class(threads: usize) -> LimitedService {
     let work = Work::Random {
         per_s: 162.0,
         demand: Demand::Fixed { cpu_us: 5000.0 },
     };
-    let pool = Pool {
+    let pool = ThreadPool {
         name: "worker".into(),
         threads,
         processes: 0,
@@ -32,11 +32,11 @@ fn single_class(threads: usize) -> Service {
         set_by: None,
         work,
     };
-    Service { pools: vec![pool] }
+    LimitedService { pools: vec![pool] }
 }
 
 /// Short requests beside a collector that does eight jobs of 15 ms, twice a second.
-fn collected(threads: usize) -> Service {
+fn collected(threads: usize) -> LimitedService {
     let requests = Work::Random {
         per_s: 400.0,
         demand: Demand::Fixed { cpu_us: 200.0 },
@@ -46,7 +46,7 @@ fn collected(threads: usize) -> Service {
         jobs: 8,
         demand: Demand::Fixed { cpu_us: 15_000.0 },
     };
-    let pool = |name: &str, threads, work| Pool {
+    let pool = |name: &str, threads, work| ThreadPool {
         name: name.into(),
         threads,
         processes: 0,
@@ -54,7 +54,7 @@ fn collected(threads: usize) -> Service {
         set_by: None,
         work,
     };
-    Service {
+    LimitedService {
         pools: vec![
             pool("worker", 8, requests),
             pool("collector", threads, collections),
@@ -62,12 +62,12 @@ fn collected(threads: usize) -> Service {
     }
 }
 
-fn p99_ms(service: &Service, limit: &Limit) -> f64 {
+fn p99_ms(service: &LimitedService, limit: &Limit) -> f64 {
     p99_of(service, limit, 1)
 }
 
-fn p99_of(service: &Service, limit: &Limit, seed: u64) -> f64 {
-    let outcome = simulate(service, &Host::new(2), limit, 120.0, seed);
+fn p99_of(service: &LimitedService, limit: &Limit, seed: u64) -> f64 {
+    let outcome = simulate(service, &LimitedHost::new(2), limit, 120.0, seed);
     outcome.latency_us(0, 0.99).unwrap() / 1000.0
 }
 
@@ -114,11 +114,11 @@ fn a_burst_helps_and_a_short_period_harms() {
 #[test]
 fn advice_finds_the_collectors_pool_and_never_a_burst_above_the_quota() {
     let service = collected(8);
-    let question = Question {
+    let question = AdviceInput {
         service: &service,
         duration_us: 60e6,
         latencies_us: &[],
-        host: Host::new(2),
+        host: LimitedHost::new(2),
         limit: Limit::cores(1.0),
         pool: 0,
         objective_us: Some(5000.0),
@@ -164,11 +164,11 @@ fn nothing_is_recommended_to_a_service_that_is_not_throttled() {
     if let Work::Random { per_s, .. } = &mut service.pools[0].work {
         *per_s = 20.0;
     }
-    let question = Question {
+    let question = AdviceInput {
         service: &service,
         duration_us: 0.0,
         latencies_us: &[],
-        host: Host::new(2),
+        host: LimitedHost::new(2),
         limit: Limit::cores(2.0),
         pool: 0,
         objective_us: None,
@@ -183,17 +183,17 @@ fn nothing_is_recommended_to_a_service_that_is_not_throttled() {
         quota_us: None,
         ..Limit::cores(1.0)
     };
-    assert_eq!(advise(&Question { limit, ..question }), None);
+    assert_eq!(advise(&AdviceInput { limit, ..question }), None);
 }
 
 /// What a described service takes within an objective, on eight CPUs under a quota of four, in ten
 /// shards.
-fn within(pools: Vec<Pool>, objective_us: f64) -> throttle::advice::Advice {
-    let question = Question {
-        service: &Service { pools },
+fn within(pools: Vec<ThreadPool>, objective_us: f64) -> throttle::advice::Advice {
+    let question = AdviceInput {
+        service: &LimitedService { pools },
         duration_us: 0.0,
         latencies_us: &[],
-        host: Host::new(8),
+        host: LimitedHost::new(8),
         limit: Limit::cores(4.0),
         pool: 0,
         objective_us: Some(objective_us),
@@ -202,9 +202,9 @@ fn within(pools: Vec<Pool>, objective_us: f64) -> throttle::advice::Advice {
     advise(&question).unwrap()
 }
 
-fn random(threads: usize, per_s: f64, cpu_us: f64) -> Pool {
+fn random(threads: usize, per_s: f64, cpu_us: f64) -> ThreadPool {
     let demand = Demand::Fixed { cpu_us };
-    Pool {
+    ThreadPool {
         name: "web".into(),
         threads,
         processes: 0,
@@ -220,7 +220,7 @@ fn jobs_in_flight_at_the_end_are_no_overload() {
     let slow = within(vec![random(8, 1.5, 500_000.0)], 1_500_000.0);
     assert!(slow.today.load_within_objective > Some(2.0), "{slow:?}");
     // Nor are those of others.
-    let batch = Pool {
+    let batch = ThreadPool {
         name: "batch".into(),
         threads: 16,
         processes: 0,
@@ -257,8 +257,8 @@ fn the_roomiest_service_takes_at_least_the_most_that_is_tried() {
 fn what_comes_or_ends_after_all_time_is_no_error() {
     let pools = vec![random(1, 1e-300, 1.0), random(1, 1.0, 1e300)];
     let outcome = simulate(
-        &Service { pools },
-        &Host::new(2),
+        &LimitedService { pools },
+        &LimitedHost::new(2),
         &Limit::cores(1.0),
         10.0,
         1,

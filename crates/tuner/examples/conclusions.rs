@@ -10,9 +10,9 @@ use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
-use tuner::evaluation::Rules;
+use tuner::evaluation::EvaluationRules;
 use tuner::experiment::run;
-use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{ArmResult, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number};
 use tuner::spec::{CheckedSpec, check};
@@ -72,14 +72,14 @@ fn noises() -> [(&'static str, Noise); 3] {
 }
 
 /// A ledger that has a plan already: nothing is searched for.
-struct Planned(Kept);
+struct Planned(ResumeState);
 
 impl Ledger for Planned {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.0.clone())
     }
 
-    fn note(&mut self, _: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, _: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(())
     }
 }
@@ -100,9 +100,9 @@ fn verify(spec: &CheckedSpec, candidate: Candidate, noise: Noise, seed: u64) -> 
     };
     let mut service = SimulatedService::new(seed, noise, at(0), truth);
     let plan = PlannedArm::candidate(1, at(1));
-    let mut ledger = Planned(Kept {
+    let mut ledger = Planned(ResumeState {
         plan: Some(vec![plan]),
-        ..Kept::default()
+        ..ResumeState::default()
     });
     run(spec, &mut service, &mut ledger).unwrap()
 }
@@ -117,7 +117,7 @@ fn is_above_on_average(spec: &CheckedSpec, arm: &ArmResult) -> bool {
         .flatten()
         .cloned()
         .collect();
-    let pairs = Rules::pairs(&blocks, &constraint.metric);
+    let pairs = EvaluationRules::pairs(&blocks, &constraint.metric);
     let excess = pairs
         .iter()
         .map(|it| constraint.excess(it.control, it.experiment));

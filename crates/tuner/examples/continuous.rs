@@ -13,8 +13,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use tuner::continuous::Entry;
-use tuner::continuous::simulation::{BEGIN, SPEC, Sample, Scenario, Simulated};
+use tuner::continuous::HistoryEntry;
+use tuner::continuous::simulation::{BEGIN, SPEC, Scenario, SimulatedRound, SimulatedWorld};
 use tuner::spec::CheckedSpec;
 
 /// An alarm answers a change of the scenario if it is the first of its series within so many days
@@ -92,15 +92,15 @@ fn changing(spec: &CheckedSpec, dir: &Path) -> (String, String, usize) {
             seed,
             ..Scenario::ninety_days()
         };
-        let mut world = Simulated::new(spec, &scenario, seed);
+        let mut world = SimulatedWorld::new(spec, &scenario, seed);
         world.go_on().unwrap();
         let oracle = oracle(spec, &scenario, &world.samples);
-        let mean = |of: &dyn Fn(&Sample) -> f64| {
+        let mean = |of: &dyn Fn(&SimulatedRound) -> f64| {
             100.0 * world.samples.iter().map(of).sum::<f64>() / world.samples.len() as f64
         };
         let state = world.kept.clone().unwrap();
         let without = without_a_change(&scenario, &world.entries);
-        let broken = |of: &dyn Fn(&Sample) -> bool| {
+        let broken = |of: &dyn Fn(&SimulatedRound) -> bool| {
             // A round stands for a quarter of an hour.
             world.samples.iter().filter(|sample| of(sample)).count() as f64 / 4.0
         };
@@ -143,7 +143,7 @@ fn quiet(spec: &CheckedSpec) -> (usize, usize, usize) {
             seed,
             ..Scenario::quiet(90.0)
         };
-        let mut world = Simulated::new(spec, &scenario, 1000 + seed);
+        let mut world = SimulatedWorld::new(spec, &scenario, 1000 + seed);
         world.go_on().unwrap();
         let state = world.kept.as_ref().unwrap();
         alarms += state.alarms;
@@ -155,7 +155,7 @@ fn quiet(spec: &CheckedSpec) -> (usize, usize, usize) {
 }
 
 /// The alarms that answer no change of the scenario.
-fn without_a_change(scenario: &Scenario, entries: &[Entry]) -> usize {
+fn without_a_change(scenario: &Scenario, entries: &[HistoryEntry]) -> usize {
     let mut answered: Vec<(f64, bool)> = Vec::new();
     let mut without = 0;
     for entry in entries.iter().filter(|entry| entry.kind == "drift") {
@@ -172,9 +172,9 @@ fn without_a_change(scenario: &Scenario, entries: &[Entry]) -> usize {
 }
 
 /// The best gain at each sample; once an hour, as it takes a while.
-fn oracle(spec: &CheckedSpec, scenario: &Scenario, samples: &[Sample]) -> Vec<f64> {
+fn oracle(spec: &CheckedSpec, scenario: &Scenario, samples: &[SimulatedRound]) -> Vec<f64> {
     let mut last = (f64::NEG_INFINITY, 0.0);
-    let at = |sample: &Sample| {
+    let at = |sample: &SimulatedRound| {
         if sample.day - last.0 > 1.0 / 24.0 {
             last = (sample.day, scenario.oracle(spec, sample.day * DAY_S));
         }
@@ -184,7 +184,7 @@ fn oracle(spec: &CheckedSpec, scenario: &Scenario, samples: &[Sample]) -> Vec<f6
 }
 
 /// Daily means as lines.
-fn picture(scenario: &Scenario, samples: &[Sample], oracle: &[f64]) -> String {
+fn picture(scenario: &Scenario, samples: &[SimulatedRound], oracle: &[f64]) -> String {
     let (width, height, left, top) = (900.0, 320.0, 60.0, 20.0);
     let x = |day: f64| left + day / scenario.days * (width - left - 10.0);
     let y = |gain: f64| top + (gain + 0.40) / 0.55 * (height - top - 40.0);

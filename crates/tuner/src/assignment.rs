@@ -10,8 +10,8 @@ use bayes_opt::Configuration;
 use crate::begun::{Begun, WarmUp};
 use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
-use crate::evaluation::{BY_USER, Block, Evaluation, Measurement, Outcome, Rules, Step};
-use crate::ledger::{Event, Ledger, VerificationRun};
+use crate::evaluation::{BY_USER, Block, Evaluation, EvaluationRules, Measurement, Outcome, Step};
+use crate::ledger::{Ledger, LedgerEvent, VerificationRun};
 use crate::report::{EvaluationRecord, Failure, SEVERAL};
 use crate::spec::CheckedSpec;
 use crate::stop::Stop;
@@ -39,7 +39,7 @@ pub struct Assignment {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct EvaluationResult {
     /// How the evaluation ended.
     pub outcome: Outcome,
     /// Why the evaluation ended so, if there is more to say.
@@ -89,7 +89,7 @@ pub(crate) fn joined(
     one
 }
 
-impl Measured {
+impl EvaluationResult {
     /// Nothing, for a reason that is the harness's.
     #[must_use]
     pub fn failed(reason: String) -> Self {
@@ -159,16 +159,16 @@ pub fn measure(
     assignment: &Assignment,
     bench: &mut dyn Bench,
     ledger: &mut dyn Ledger,
-) -> Result<Measured, TunerError> {
+) -> Result<EvaluationResult, TunerError> {
     let start_s = bench.elapsed_s();
     let own_cpu_start_s = bench.own_cpu_s();
     let mut attempt = |bench: &mut dyn Bench| match assignment.purpose {
         Purpose::Search => {
-            let evaluation = Evaluation::new(Rules::of(spec), assignment.incumbent);
+            let evaluation = Evaluation::new(EvaluationRules::of(spec), assignment.incumbent);
             evaluate(evaluation, &assignment.arm, bench, ledger)
         }
         Purpose::Verification => {
-            let evaluation = Evaluation::new(Rules::of_verification(spec), None);
+            let evaluation = Evaluation::new(EvaluationRules::of_verification(spec), None);
             evaluate(evaluation, &assignment.arm, bench, ledger)
         }
     };
@@ -179,7 +179,7 @@ pub fn measure(
         measured = attempt(bench)?;
     }
     let (ended, blocks) = measured;
-    let mut result = Measured {
+    let mut result = EvaluationResult {
         outcome: Outcome::Failed,
         reason: None,
         measurement: None,
@@ -271,7 +271,7 @@ pub(crate) fn evaluate_to_end(
             let block = bench.block(index)?;
             let step = evaluation.push(block)?;
             if let Some(block) = evaluation.blocks().last() {
-                unkept = ledger.note(&Event::Block {
+                unkept = ledger.note(&LedgerEvent::Block {
                     done: index + 1,
                     of: planned,
                     block,

@@ -7,7 +7,7 @@ use crate::figures::significant;
 use crate::load_loop::LoadLoop;
 use crate::metrics::{SideMetrics, lookup};
 use crate::report::{ArmResult, Finding, Report};
-use crate::spec::{Mode, WorkloadSpec};
+use crate::spec::{ExperimentMode, WorkloadSpec};
 
 /// A side of which more requests than this share found every connection busy is overloaded: its
 /// queue does not empty. (Short bursts make far fewer wait.)
@@ -54,7 +54,7 @@ fn why_not_measured(
         "the service's own users are the load"
     } else if asked == Some(false) {
         "`verification.capacity` is false"
-    } else if asked.is_none() && spec.mode == Mode::Continuous {
+    } else if asked.is_none() && spec.mode == ExperimentMode::Continuous {
         "continuous mode does not saturate a service unless `verification.capacity` is true"
     } else if asked.is_none() && !starts {
         "Slackline saturates a service that it does not start only if `verification.capacity` is true"
@@ -158,7 +158,7 @@ mod tests {
     use host::Roots;
 
     use super::*;
-    use crate::evaluation::Order;
+    use crate::evaluation::SideOrder;
     use crate::ledger::PlannedArm;
 
     /// A report and its winner, whose specification has these lines, and whose sides answered so
@@ -178,7 +178,7 @@ mod tests {
         };
         let block = Block {
             start_s: 0.0,
-            order: Order::Parallel,
+            order: SideOrder::Parallel,
             control: side(control),
             experiment: side(winner),
         };

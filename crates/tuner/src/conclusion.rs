@@ -4,14 +4,14 @@
 //! Every statement is an interval over runs at one confidence. An interval that does not settle a
 //! question leaves the question *not decidable*, and the verification goes on, within its limit.
 
-use latency_stats::{
+use paired_stats::{
     Interval, Pair, confidence_of_each_look, mean_interval, ratio_interval, ratio_interval_of_runs,
 };
 
-use crate::evaluation::{Block, Rules};
+use crate::evaluation::{Block, EvaluationRules};
 pub use crate::guard::Guard;
 use crate::report::{ArmResult, Finding};
-use crate::spec::{CheckedSpec, Comparison, Goal, Limit, MetricConstraint};
+use crate::spec::{CheckedSpec, Comparison, ConstraintLimit, Goal, MetricConstraint};
 use crate::tail::too_few_requests;
 pub use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 
@@ -95,7 +95,7 @@ fn ratios(spec: &CheckedSpec, arm: &mut ArmResult, confidence: Confidence) {
         let runs = arm.runs_blocks.iter();
         let of_runs: Vec<Pair> = runs
             .map(|blocks| {
-                let pairs = Rules::pairs(blocks, &spec.objective.metric);
+                let pairs = EvaluationRules::pairs(blocks, &spec.objective.metric);
                 spec.objective.of_blocks(&pairs)
             })
             .collect();
@@ -136,7 +136,7 @@ fn ratios_of(metrics: &[String], arm: &mut ArmResult, confidence: Confidence) {
 fn insert(
     arm: &mut ArmResult,
     name: String,
-    interval: Result<Interval, latency_stats::StatsError>,
+    interval: Result<Interval, paired_stats::StatsError>,
     runs: usize,
     confidence: Confidence,
 ) {
@@ -155,7 +155,7 @@ fn insert(
 
 fn of_runs(runs: &[Vec<Block>], metric: &str) -> Vec<Vec<Pair>> {
     runs.iter()
-        .map(|blocks| Rules::pairs(blocks, metric))
+        .map(|blocks| EvaluationRules::pairs(blocks, metric))
         .collect()
 }
 
@@ -185,7 +185,7 @@ fn constraint_result(
     };
     let excess = excess_of(|pair| (pair.control, pair.experiment));
     let (verdict, interval) = decide(constraint.comparison, &excess, confidence);
-    let is_ratio = matches!(constraint.limit, Limit::TimesControl(_));
+    let is_ratio = matches!(constraint.limit, ConstraintLimit::TimesControl(_));
     let of_control = excess_of(|pair| (pair.control, pair.control));
     let (control, _) = decide(constraint.comparison, &of_control, confidence);
     ConstraintResult {
@@ -236,9 +236,9 @@ fn observed(constraint: &MetricConstraint, excess: Interval) -> Interval {
         _ => excess,
     };
     let value = |above: f64| match constraint.limit {
-        Limit::TimesControl(factor) => factor * above.exp(),
-        Limit::Absolute(0.0) => above,
-        Limit::Absolute(limit) => limit + above * limit.abs(),
+        ConstraintLimit::TimesControl(factor) => factor * above.exp(),
+        ConstraintLimit::Absolute(0.0) => above,
+        ConstraintLimit::Absolute(limit) => limit + above * limit.abs(),
     };
     Interval {
         low: value(above.low),

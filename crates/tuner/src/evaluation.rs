@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::Measured;
-use latency_stats::{Pair, SequentialTest, Verdict};
+use bayes_opt::MeasuredValue;
+use paired_stats::{Pair, SequentialTest, SequentialVerdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Block {
     /// Seconds from the start of the experiment.
     pub start_s: f64,
     /// Which side was measured first, or `parallel`.
-    pub order: Order,
+    pub order: SideOrder,
     /// The control's metrics.
     pub control: SideMetrics,
     /// The experiment's metrics.
@@ -30,7 +30,8 @@ pub struct Block {
 /// The order of the two sides of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+#[schemars(rename = "Order")]
+pub enum SideOrder {
     /// The control, then the experiment.
     ControlFirst,
     /// The experiment, then the control.
@@ -95,9 +96,9 @@ pub struct Measurement {
 
 impl Measurement {
     /// The objective and constraints as the optimiser takes them.
-    pub fn observed(&self) -> bayes_opt::Outcome {
-        bayes_opt::Outcome::Completed {
-            objective: Measured {
+    pub fn observed(&self) -> bayes_opt::ObservedOutcome {
+        bayes_opt::ObservedOutcome::Completed {
+            objective: MeasuredValue {
                 value: self.score,
                 variance: Some(self.score_variance),
             },
@@ -108,7 +109,7 @@ impl Measurement {
                     let variance = self.excess_variance.get(name).copied();
                     (
                         name.clone(),
-                        Measured {
+                        MeasuredValue {
                             value: *value,
                             variance,
                         },
@@ -156,7 +157,7 @@ pub enum Step {
 
 /// What is compared, and when it is enough.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct EvaluationRules {
     objective: ObjectiveSpec,
     constraints: Vec<MetricConstraint>,
     minimum: BTreeMap<String, f64>,
@@ -164,7 +165,7 @@ pub struct Rules {
     needed: Vec<String>,
 }
 
-impl Rules {
+impl EvaluationRules {
     /// The rules of a search.
     pub fn of(spec: &CheckedSpec) -> Self {
         Self {
@@ -212,7 +213,7 @@ impl Rules {
 /// An evaluation under way.
 #[derive(Debug)]
 pub struct Evaluation {
-    rules: Rules,
+    rules: EvaluationRules,
     blocks: Vec<Block>,
     worse: Option<SequentialTest>,
     violations: Vec<Option<SequentialTest>>,
@@ -223,7 +224,7 @@ impl Evaluation {
     /// Starts one. `incumbent` is the score that a configuration must not be shown to be worse
     /// than: the best known posterior mean plus its standard deviation, so that an evaluation as
     /// good as the incumbent is aborted with probability `abort_alpha` at the most.
-    pub fn new(rules: Rules, incumbent: Option<f64>) -> Self {
+    pub fn new(rules: EvaluationRules, incumbent: Option<f64>) -> Self {
         let early = &rules.evaluation;
         let test = |limit: f64| {
             let (alpha, least) = (early.abort_alpha, early.abort_min_blocks);
@@ -267,7 +268,7 @@ impl Evaluation {
             needed(&block.experiment, name, "experiment")?;
         }
         if let Some(test) = &mut self.worse
-            && test.push(score) == Verdict::Worse
+            && test.push(score) == SequentialVerdict::Worse
         {
             self.stopped = Some(Outcome::Aborted);
         }
@@ -277,7 +278,7 @@ impl Evaluation {
                 needed(&block.experiment, &constraint.metric, "experiment")?,
             );
             if let Some(test) = test
-                && test.push(excess) == Verdict::Worse
+                && test.push(excess) == SequentialVerdict::Worse
             {
                 self.stopped = Some(Outcome::Violated);
             }
@@ -318,7 +319,7 @@ impl Evaluation {
             excess_variance: BTreeMap::new(),
         };
         for constraint in &self.rules.constraints {
-            let each: Vec<f64> = Rules::pairs(&self.blocks, &constraint.metric)
+            let each: Vec<f64> = EvaluationRules::pairs(&self.blocks, &constraint.metric)
                 .iter()
                 .map(|pair| constraint.excess(pair.control, pair.experiment))
                 .collect();
@@ -380,7 +381,7 @@ impl Evaluation {
         }
         // mean + k·std has no per-block value: the variance is that of the jackknife over blocks
         // (Efron & Stein 1981).
-        let pairs = Rules::pairs(&self.blocks, &self.rules.objective.metric);
+        let pairs = EvaluationRules::pairs(&self.blocks, &self.rules.objective.metric);
         let whole = self.spread_score(&pairs);
         let n = pairs.len() as f64;
         let without: Vec<f64> = (0..pairs.len())

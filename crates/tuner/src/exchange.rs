@@ -8,7 +8,7 @@ use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
 use crate::error::SpecError;
-use crate::ledger::{Kept, PlannedArm, VerificationRun};
+use crate::ledger::{PlannedArm, ResumeState, VerificationRun};
 use crate::report::{EvaluationRecord, Report};
 use crate::side::Side;
 use crate::spec::{self, CheckedSpec};
@@ -46,7 +46,7 @@ impl Report {
 
     /// What an interrupted experiment has measured, for one that goes on from there.
     #[must_use]
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> ResumeState {
         // One that was cut off counts for nothing.
         let evaluations = self.evaluations.iter().filter(|it| it.is_ended()).cloned();
         let plan: Vec<PlannedArm> = self
@@ -77,12 +77,12 @@ impl Report {
                         begun: None,
                     })
             });
-        Kept {
+        ResumeState {
             started: Some(self.started),
             evaluations: evaluations.collect(),
             plan: (!plan.is_empty()).then_some(plan),
             runs: runs.collect(),
-            ..Kept::default()
+            ..ResumeState::default()
         }
     }
 

@@ -12,9 +12,9 @@ use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
 pub use crate::evaluation::BY_USER;
 use crate::evaluation::{Measurement, Outcome};
-use crate::ledger::{Drift, Event, Kept, Ledger, PlannedArm, weight};
+use crate::ledger::{Drift, Ledger, LedgerEvent, PlannedArm, ResumeState, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
-use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
+use crate::spec::{CheckedSpec, ConstraintLimit, ObjectiveScale};
 use crate::verification;
 
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
@@ -26,7 +26,7 @@ const SURE_CRASHES_MAX: usize = 8;
 
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///
-/// What the ledger has kept of earlier sittings is not measured again: the optimiser is told of it,
+/// What the ledger has kept of earlier sessions is not measured again: the optimiser is told of it,
 /// and the loop goes on from there. (What is asked next may differ from what an unbroken run would
 /// have asked: the optimiser's random state is not kept, only what it was told.)
 ///
@@ -106,7 +106,7 @@ fn fill(
     if let Some(started) = kept.started {
         report.started = started;
     }
-    let mut search = Search::resume(spec, &mut kept)?;
+    let mut search = TuningSearch::resume(spec, &mut kept)?;
     let drifted = search.drifted();
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
@@ -138,7 +138,7 @@ enum Ended {
 
 /// What a search knows and wants next. [`run`] drives it one evaluation at a time; whoever has
 /// several measured at once drives it by [`next`](Self::next) and [`take`](Self::take).
-pub struct Search {
+pub struct TuningSearch {
     optimizer: Optimizer,
     records: Vec<EvaluationRecord>,
     /// What failed in a row, by the worker on whose host it did; `None` is this one.
@@ -161,20 +161,20 @@ struct InARow {
     given_up: usize,
 }
 
-impl Search {
-    /// A search that goes on from what was kept of earlier sittings; takes its evaluations and
+impl TuningSearch {
+    /// A search that goes on from what was kept of earlier sessions; takes its evaluations and
     /// drifts.
     ///
     /// # Errors
     /// The optimiser refuses a configuration that is not of this specification.
-    pub fn resume(spec: &CheckedSpec, kept: &mut Kept) -> Result<Self, TunerError> {
+    pub fn resume(spec: &CheckedSpec, kept: &mut ResumeState) -> Result<Self, TunerError> {
         let mut search = Self::new(spec, &kept.evaluations)?;
         search.drifts = std::mem::take(&mut kept.drifts);
         for record in std::mem::take(&mut kept.evaluations) {
             search.learn(&record)?;
             search.records.push(record);
         }
-        // Whoever goes on has seen to what ended the last sitting.
+        // Whoever goes on has seen to what ended the last session.
         search.in_a_row.clear();
         search.begin_again(kept.in_force.as_ref());
         Ok(search)
@@ -261,7 +261,7 @@ impl Search {
                 return Ok(Ended::Enough);
             };
             let number = self.records.len() + 1;
-            ledger.note(&Event::Started {
+            ledger.note(&LedgerEvent::Started {
                 number,
                 of: budget.evaluations,
                 configuration: &configuration,
@@ -270,7 +270,7 @@ impl Search {
             if signal.is_none() {
                 self.learn(&record)?;
             }
-            ledger.note(&Event::Ended(&record))?;
+            ledger.note(&LedgerEvent::Ended(&record))?;
             let reason = record.reason.clone();
             self.keep(record);
             if let Some(signal) = signal {
@@ -382,7 +382,7 @@ impl Search {
             }
             self.optimizer.tell(Observation {
                 configuration: configuration.clone(),
-                outcome: bayes_opt::Outcome::Crashed,
+                outcome: bayes_opt::ObservedOutcome::Crashed,
                 weight: 0.5,
             })?;
             asked = match self.optimizer.ask(1) {
@@ -418,7 +418,7 @@ impl Search {
         Ok((measured.record(number, configuration), signal))
     }
 
-    /// Draws the conclusions from an evaluation, measured now or in an earlier sitting.
+    /// Draws the conclusions from an evaluation, measured now or in an earlier session.
     fn learn(&mut self, record: &EvaluationRecord) -> Result<(), TunerError> {
         let configuration = &record.configuration;
         let was_second_try = self.unmeasured.contains(configuration);
@@ -436,7 +436,7 @@ impl Search {
         match record.outcome {
             Outcome::Aborted if record.measurement.is_none() => {
                 self.in_a_row.clear();
-                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+                self.tell(configuration, bayes_opt::ObservedOutcome::Crashed, 1.0)?;
             }
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
                 self.in_a_row.clear();
@@ -450,7 +450,7 @@ impl Search {
                 if let Some(crash) = &record.crash {
                     self.crash_region.crashed(crash, configuration);
                 }
-                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+                self.tell(configuration, bayes_opt::ObservedOutcome::Crashed, 1.0)?;
             }
             // Its user does not want it: it is not asked again.
             Outcome::Killed => self.optimizer.hold(configuration)?,
@@ -514,10 +514,10 @@ impl Search {
     fn tell(
         &mut self,
         configuration: &Configuration,
-        outcome: bayes_opt::Outcome,
+        outcome: bayes_opt::ObservedOutcome,
         weight: f64,
     ) -> Result<(), TunerError> {
-        // Of an earlier sitting it was not asked in this one.
+        // Of an earlier session it was not asked in this one.
         self.optimizer.hold(configuration)?;
         Ok(self.optimizer.tell(Observation {
             configuration: configuration.clone(),
@@ -535,7 +535,7 @@ pub fn surrogate(
     spec: &CheckedSpec,
     evaluations: &[EvaluationRecord],
 ) -> Result<Optimizer, TunerError> {
-    let mut search = Search::new(spec, &[])?;
+    let mut search = TuningSearch::new(spec, &[])?;
     for record in evaluations {
         search.learn(record)?;
     }
@@ -547,7 +547,7 @@ pub fn surrogate(
 fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
     spec.constraints
         .iter()
-        .filter(|constraint| matches!(constraint.limit, Limit::TimesControl(_)))
+        .filter(|constraint| matches!(constraint.limit, ConstraintLimit::TimesControl(_)))
         .map(|constraint| (constraint.text.clone(), constraint.excess(1.0, 1.0)))
         .collect()
 }

@@ -1,12 +1,12 @@
 //! Figures and counts as people read them.
 
 use bayes_opt::Configuration;
-use latency_stats::Interval;
+use paired_stats::Interval;
 
 /// "−8.1 % [−9.0, −7.2]": a ratio and its interval as a change.
 ///
 /// ```
-/// let interval = latency_stats::Interval { low: 0.9, estimate: 0.92, high: 0.94, confidence: 0.95 };
+/// let interval = paired_stats::Interval { low: 0.9, estimate: 0.92, high: 0.94, confidence: 0.95 };
 /// assert_eq!(tuner::report::change(&interval), "−8.0 % [−10.0, −6.0]");
 /// ```
 pub fn change(interval: &Interval) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use load::Report;
+use load::LoadReport;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -240,7 +240,7 @@ impl HttpSpec {
 
     /// The metrics in the generator's report, and why those that are missing are not the service's.
     pub(crate) fn read(&self, output: &str) -> Result<(SideMetrics, Option<String>), String> {
-        let report: Report = serde_json::from_str(output).map_err(|error| {
+        let report: LoadReport = serde_json::from_str(output).map_err(|error| {
             let begin: String = output.chars().take(200).collect();
             format!("the load generator's report cannot be read: {error}: {begin:?}")
         })?;

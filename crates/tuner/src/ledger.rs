@@ -2,8 +2,8 @@
 //! wants.
 //!
 //! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an
-//! [`Event`] is such a ledger. A coordinator commits every event to a database before it is acted
-//! on, and an experiment goes on from what is there after its process was killed: the loop in
+//! [`LedgerEvent`] is such a ledger. A coordinator commits every event to a database before it is
+//! acted on, and an experiment goes on from what is there after its process was killed: the loop in
 //! [`crate::experiment`] is the same.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::spec::{BudgetSpec, Scalar};
 
 /// What happens, for whoever shows or keeps it.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum LedgerEvent<'a> {
     /// An evaluation starts.
     Started {
         /// Number of the evaluation, from 1.
@@ -131,9 +131,9 @@ pub struct VerificationRun {
     pub begun: Option<Begun>,
 }
 
-/// What earlier sittings of an experiment left.
+/// What earlier sessions of an experiment left.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct ResumeState {
     /// When the first one began.
     pub started: Option<jiff::Timestamp>,
     /// Every evaluation that ended, in order. Their blocks are not needed.
@@ -188,7 +188,7 @@ const WEIGHT_MIN: f64 = 1e-6;
 
 /// What the user wants next.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct RunControl {
     /// Another budget than the specification's.
     pub budget: Option<BudgetSpec>,
     /// To be evaluated before anything that the optimiser asks for.
@@ -199,31 +199,31 @@ pub struct Wish {
 
 /// Keeps what is measured, and says what is wanted.
 pub trait Ledger {
-    /// What earlier sittings left; asked once, at the start.
+    /// What earlier sessions left; asked once, at the start.
     ///
     /// # Errors
     /// [`TunerError::Ledger`].
-    fn kept(&mut self) -> Result<Kept, TunerError> {
-        Ok(Kept::default())
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
+        Ok(ResumeState::default())
     }
 
     /// What is wanted; asked before every evaluation and every run of the verification.
     ///
     /// # Errors
     /// [`TunerError::Ledger`].
-    fn wish(&mut self) -> Result<Wish, TunerError> {
-        Ok(Wish::default())
+    fn wish(&mut self) -> Result<RunControl, TunerError> {
+        Ok(RunControl::default())
     }
 
     /// Takes note of what happens. Nothing further is done before this has returned.
     ///
     /// # Errors
     /// [`TunerError::Ledger`]: the experiment ends, with everything restored.
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError>;
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError>;
 }
 
-impl<F: FnMut(&Event<'_>)> Ledger for F {
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+impl<F: FnMut(&LedgerEvent<'_>)> Ledger for F {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self(event);
         Ok(())
     }

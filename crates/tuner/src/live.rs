@@ -12,7 +12,7 @@ mod putting;
 mod warm_control;
 mod warming;
 
-pub use promotion::{APPLY_STEPS, Changed, Changes, Left};
+pub use promotion::{APPLY_STEPS, Changed, Changes, Unrestored};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub struct Live<'a> {
     interrupt: Interrupt,
     scratch: PathBuf,
     began: Instant,
-    /// How long earlier sittings of the experiment took.
+    /// How long earlier sessions of the experiment took.
     before_s: f64,
     sides: Option<[ActiveSide; 2]>,
     /// The side whose files and `apply` steps are in force; `None` where it is neither's, or not
@@ -63,7 +63,7 @@ pub struct Live<'a> {
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted
     /// earlier.
-    home: Option<Configuration>,
+    baseline: Option<Configuration>,
     /// The last lines of the service that made the evaluation fail, else of the experiment's. Empty
     /// where that one has printed nothing.
     output: Option<String>,
@@ -123,7 +123,7 @@ impl<'a> Live<'a> {
             control_took: None,
             has_started: false,
             fatal: None,
-            home: None,
+            baseline: None,
             output: None,
             saturates: false,
             meters: meters::Meters::default(),
@@ -133,7 +133,7 @@ impl<'a> Live<'a> {
         })
     }
 
-    /// Counts from the end of earlier sittings of the experiment, which took that long.
+    /// Counts from the end of earlier sessions of the experiment, which took that long.
     #[must_use]
     pub fn after(mut self, before_s: f64) -> Self {
         self.before_s = before_s;
@@ -148,8 +148,8 @@ impl<'a> Live<'a> {
 
     /// Between evaluations, this is in force and not the control's configuration: it was promoted
     /// earlier. Without one it is, in `mode = "continuous"`, whatever was found.
-    pub fn set_home(&mut self, home: Option<Configuration>) {
-        self.home = home;
+    pub fn set_baseline(&mut self, baseline: Option<Configuration>) {
+        self.baseline = baseline;
     }
 
     /// What the host is like now, on which this configuration was promoted.
@@ -313,7 +313,7 @@ impl<'a> Live<'a> {
 
     /// Ends an evaluation after which not the control, but what was found before is to be in force:
     /// everything is as it was.
-    fn end_at_home(&mut self) -> Result<(), TunerError> {
+    fn end_at_baseline(&mut self) -> Result<(), TunerError> {
         let report = self.restore()?;
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
@@ -343,7 +343,7 @@ impl<'a> Live<'a> {
         let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let tells = self.spec.target.is_told() && self.applied != Some(to);
+        let tells = self.spec.target.is_reconfigurable() && self.applied != Some(to);
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {

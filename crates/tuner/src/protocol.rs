@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::assignment::{Assignment, Measured};
+use crate::assignment::{Assignment, EvaluationResult};
 use crate::spec::Spec;
 
 /// Which evaluation, or which run of which verification. It is measured by one worker at a time,
@@ -54,7 +54,7 @@ impl std::str::FromStr for Ticket {
 
 /// What lies in the queue: everything that a worker needs to know. It is signed as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct WorkOrder {
     /// What it is.
     pub ticket: Ticket,
     /// The specification, with the control's values written out.
@@ -111,7 +111,7 @@ pub struct Hello {
 /// What a worker says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Request {
+pub enum WorkerMessage {
     /// I am here; which queues may I take from?
     Hello(Hello),
     /// I have taken this from a queue; may I measure it?
@@ -120,7 +120,7 @@ pub enum Request {
         ticket: Ticket,
         /// Who.
         worker: String,
-        /// [`Order::made_ms`]; none where the order was not understood.
+        /// [`WorkOrder::made_ms`]; none where the order was not understood.
         #[serde(default)]
         made_ms: Option<i64>,
     },
@@ -152,7 +152,7 @@ pub enum Request {
         /// The attempt that was granted.
         attempt: i64,
         /// What came of it.
-        measured: Box<Measured>,
+        measured: Box<EvaluationResult>,
     },
 }
 

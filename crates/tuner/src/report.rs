@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bayes_opt::Configuration;
-use latency_stats::Interval;
+use paired_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -363,7 +363,7 @@ impl Report {
         self.verified_here = self.imported && self.finding != Finding::Unfinished;
     }
 
-    /// Lets what `earlier`, the report of the sitting before, has verified stand where this one
+    /// Lets what `earlier`, the report of the session before, has verified stand where this one
     /// verified nothing to its end. Where an experiment comes from stays so.
     pub fn keep_verified(&mut self, earlier: &Self) {
         self.keep_origin(earlier);
@@ -445,7 +445,7 @@ mod tests {
     use host::Roots;
 
     use super::{ArmResult, Finding, Report};
-    use crate::assignment::Measured;
+    use crate::assignment::EvaluationResult;
     use crate::evaluation::{Measurement, Outcome};
     use crate::ledger::PlannedArm;
     use crate::spec::CheckedSpec;
@@ -461,11 +461,11 @@ mod tests {
                 excess: excess.collect(),
                 excess_variance: [("rate >= control".to_owned(), 1.0)].into(),
             };
-            let measured = Measured {
+            let measured = EvaluationResult {
                 outcome,
                 reason: reason.map(str::to_owned),
                 measurement: Some(measurement),
-                ..Measured::failed(String::new())
+                ..EvaluationResult::failed(String::new())
             };
             measured
                 .record(1, bayes_opt::Configuration::default())
@@ -514,10 +514,10 @@ mod tests {
                 excess: [].into(),
                 excess_variance: [].into(),
             };
-            let measured = Measured {
+            let measured = EvaluationResult {
                 outcome: Outcome::Completed,
                 measurement: Some(measurement),
-                ..Measured::failed(String::new())
+                ..EvaluationResult::failed(String::new())
             };
             report.evaluations.push(measured.record(number, at(x)));
         }
@@ -539,7 +539,7 @@ mod tests {
         let (spec, mut report) = begun();
         let reason = "the order is not signed with a key that it knows";
         for number in 1..3 {
-            let record = Measured::failed(reason.into());
+            let record = EvaluationResult::failed(reason.into());
             let configuration = spec.space.default_configuration();
             report
                 .evaluations

@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-use latency_stats::{Interval, mean_interval};
+use paired_stats::{Interval, mean_interval};
 
 use crate::capacity;
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
-use crate::evaluation::{Outcome, Rules};
+use crate::evaluation::{EvaluationRules, Outcome};
 use crate::figures::{change, confidence_percent, significant};
 pub use crate::figures::{counted, sentence};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, score_text};
-use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
+use crate::spec::{ConstraintLimit, MetricConstraint, ObjectiveScale};
 
 impl Report {
     /// The sentence that goes with the finding.
@@ -322,13 +322,13 @@ fn broken_by_control(report: &Report) -> Option<String> {
     let constraints = report.spec.constraints.iter();
     let mut constraints = constraints.filter_map(|text| MetricConstraint::parse(text).ok());
     constraints.find_map(|constraint| {
-        if !matches!(constraint.limit, Limit::Absolute(_)) {
+        if !matches!(constraint.limit, ConstraintLimit::Absolute(_)) {
             return None;
         }
         let evaluations = report.evaluations.iter();
         let each: Vec<(f64, f64)> = evaluations
             .filter_map(|record| {
-                let pairs = Rules::pairs(&record.blocks, &constraint.metric);
+                let pairs = EvaluationRules::pairs(&record.blocks, &constraint.metric);
                 let n = pairs.len() as f64;
                 let excess = pairs
                     .iter()

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
-use crate::evaluation::{Block, Order};
+use crate::evaluation::{Block, SideOrder};
 use crate::metrics::SideMetrics;
 use crate::stop::Stop;
 
@@ -277,11 +277,11 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
         let start_s = self.clock_s;
         // A B B A.
         let order = if index.is_multiple_of(2) {
-            Order::ControlFirst
+            SideOrder::ControlFirst
         } else {
-            Order::ExperimentFirst
+            SideOrder::ExperimentFirst
         };
-        let (control, experiment) = if order == Order::ControlFirst {
+        let (control, experiment) = if order == SideOrder::ControlFirst {
             let control = self.side(0);
             (control, self.side(1))
         } else {

@@ -102,7 +102,7 @@ mod tests {
     use host::Roots;
 
     use super::*;
-    use crate::evaluation::Order;
+    use crate::evaluation::SideOrder;
 
     fn spec(metrics: &str) -> Spec {
         let text = format!(
@@ -123,7 +123,7 @@ objective = {{ metric = "cpu_s_per_request" }}
             .collect();
         Block {
             start_s: 0.0,
-            order: Order::Parallel,
+            order: SideOrder::Parallel,
             control: side.clone(),
             experiment: side,
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::{Configuration, Measured, Observation, Outcome};
+use bayes_opt::{Configuration, MeasuredValue, Observation, ObservedOutcome};
 use serde::Deserialize;
 
 use crate::spec::Goal;
@@ -40,13 +40,13 @@ impl Tell {
     /// # Errors
     /// What is missing, too much, or no number that can be.
     pub fn observation(self, goal: Goal) -> Result<Observation, String> {
-        let known = |value: f64| Measured {
+        let known = |value: f64| MeasuredValue {
             value,
             variance: None,
         };
         let outcome = match (self.crashed, self.value) {
             (true, None) if self.variance.is_none() && self.constraints.is_empty() => {
-                Outcome::Crashed
+                ObservedOutcome::Crashed
             }
             (true, _) => {
                 return Err(
@@ -55,8 +55,8 @@ impl Tell {
             }
             (false, Some(value)) => {
                 let constraints = self.constraints.into_iter();
-                Outcome::Completed {
-                    objective: Measured {
+                ObservedOutcome::Completed {
+                    objective: MeasuredValue {
                         value,
                         variance: self.variance,
                     },
@@ -73,7 +73,7 @@ impl Tell {
         observation
             .validate(false)
             .map_err(|error| error.to_string())?;
-        if let Outcome::Completed { objective, .. } = &mut observation.outcome {
+        if let ObservedOutcome::Completed { objective, .. } = &mut observation.outcome {
             objective.value *= goal.sign();
         }
         Ok(observation)
@@ -96,7 +96,7 @@ mod tests {
         let [less, more] = [Goal::Minimise, Goal::Maximise].map(|goal| {
             let observation = read(line, goal).unwrap();
             assert_eq!(observation.weight, 0.5);
-            let Outcome::Completed {
+            let ObservedOutcome::Completed {
                 objective,
                 constraints,
             } = observation.outcome
@@ -143,7 +143,7 @@ mod tests {
             read(r#"{"config":{"x":1},"crashed":true}"#, Goal::Minimise)
                 .unwrap()
                 .outcome,
-            Outcome::Crashed
+            ObservedOutcome::Crashed
         );
     }
 }

@@ -1,6 +1,6 @@
 //! What the runs of a verification show of a constraint and of a guard.
 
-use latency_stats::Interval;
+use paired_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

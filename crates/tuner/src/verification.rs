@@ -11,7 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
-use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
+use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
 use crate::spec::CheckedSpec;
@@ -109,12 +109,12 @@ fn add_capacities(spec: &CheckedSpec, plan: &mut Vec<PlannedArm>) {
     plan.extend(missing);
 }
 
-/// Verifies what was found, from where an earlier sitting left it.
+/// Verifies what was found, from where an earlier session left it.
 pub(crate) fn run(
     spec: &CheckedSpec,
     bench: &mut dyn Bench,
     ledger: &mut dyn Ledger,
-    kept: Kept,
+    kept: ResumeState,
     drifted: usize,
     report: &mut Report,
 ) -> Result<(), TunerError> {
@@ -126,7 +126,7 @@ pub(crate) fn run(
         }
         None => {
             let plan = plan(spec, report, kept.in_force.as_ref(), drifted);
-            ledger.note(&Event::Planned(&plan))?;
+            ledger.note(&LedgerEvent::Planned(&plan))?;
             plan
         }
     };
@@ -148,7 +148,7 @@ pub(crate) fn run(
             report.paused = true;
             break;
         }
-        ledger.note(&Event::Verifying {
+        ledger.note(&LedgerEvent::Verifying {
             arm: &plan[index].name,
             run,
             of: spec.spec.verification.stage_end(run),
@@ -164,7 +164,7 @@ pub(crate) fn run(
             break;
         }
         let measured = measured.run(index, run);
-        ledger.note(&Event::Verified(&measured))?;
+        ledger.note(&LedgerEvent::Verified(&measured))?;
         runs.push(measured);
     }
     let templates = runs.iter().map(|run| run.templates.clone());

@@ -11,7 +11,7 @@ use tuner::TunerError;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
+use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number, pooled_service};
 use tuner::spec::{CheckedSpec, check};
@@ -31,14 +31,14 @@ verification = {{ {rules} }}
 }
 
 /// A ledger that has a plan already: nothing is searched for.
-struct Planned(Kept);
+struct Planned(ResumeState);
 
 impl Ledger for Planned {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.0.clone())
     }
 
-    fn note(&mut self, _: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, _: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(())
     }
 }
@@ -72,9 +72,9 @@ fn verify_after(
     };
     let mut service = SimulatedService::new(seed, noise, at(0), truth);
     let plan = PlannedArm::candidate(1, at(1));
-    let mut ledger = Planned(Kept {
+    let mut ledger = Planned(ResumeState {
         plan: Some(vec![plan]),
-        ..Kept::default()
+        ..ResumeState::default()
     });
     run(spec, &mut service, &mut ledger).unwrap()
 }
@@ -234,7 +234,7 @@ budget = {{ evaluations = 14 }}
             ..pooled_service(at)
         };
         let mut service = SimulatedService::new(seed, Noise::default(), control, truth);
-        let report = run(&spec, &mut service, &mut |_: &Event<'_>| {}).unwrap();
+        let report = run(&spec, &mut service, &mut |_: &LedgerEvent<'_>| {}).unwrap();
         let mut known: Vec<f64> = Vec::new();
         for record in &report.evaluations {
             let buffer_kib = number(&record.configuration, "buffer_kib", 0.0);
@@ -276,9 +276,9 @@ verification = {{ {rules} }}
         }
     };
     let service = SimulatedService::new(3, Noise::default(), at(0), truth);
-    let mut ledger = Planned(Kept {
+    let mut ledger = Planned(ResumeState {
         plan: Some(vec![PlannedArm::candidate(1, at(1))]),
-        ..Kept::default()
+        ..ResumeState::default()
     });
     run(&spec, &mut service.with_rate(2000.0), &mut ledger).unwrap()
 }

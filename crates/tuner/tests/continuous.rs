@@ -7,13 +7,14 @@ use host::Roots;
 use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::bench::{Arm, Bench};
-use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, Simulated};
+use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, SimulatedWorld};
 use tuner::continuous::{
-    Acting, Action, Alert, Asked, Candidate, Controller, Observation, Promoted, Seen, State, watch,
+    Acting, ActionResult, Alert, AlertCheck, ContinuousAction, ContinuousController,
+    ContinuousState, Promoted, Seen, VerifiedCandidate, watch,
 };
 use tuner::error::Fault;
 use tuner::evaluation::Block;
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::live::Changed;
 use tuner::spec::{CheckedSpec, check};
 
@@ -42,7 +43,7 @@ fn short() -> Scenario {
     scenario
 }
 
-fn days_of(world: &Simulated<'_>, kind: &str, word: &str) -> Vec<f64> {
+fn days_of(world: &SimulatedWorld<'_>, kind: &str, word: &str) -> Vec<f64> {
     let entries = world.entries.iter();
     entries
         .filter(|entry| entry.kind == kind && entry.text.contains(word))
@@ -58,7 +59,7 @@ fn days_of(world: &Simulated<'_>, kind: &str, word: &str) -> Vec<f64> {
 #[test]
 fn it_follows_the_deploys_and_rolls_back() {
     let (spec, scenario) = (spec(), short());
-    let mut world = Simulated::new(&spec, &scenario, 3);
+    let mut world = SimulatedWorld::new(&spec, &scenario, 3);
     world.go_on().unwrap();
     let promoted = days_of(&world, "promoted", "");
     assert!(promoted[0] < 1.0, "{promoted:?}");
@@ -99,7 +100,7 @@ fn killed_at_any_step_it_goes_on() {
     let mut scenario = short();
     scenario.days = 1.0;
     let spec = spec();
-    let mut world = Simulated::new(&spec, &scenario, 3);
+    let mut world = SimulatedWorld::new(&spec, &scenario, 3);
     let mut kills = 0;
     for step in (0..12).cycle() {
         world.killed_after = Some(step);
@@ -113,7 +114,7 @@ fn killed_at_any_step_it_goes_on() {
     world.go_on().unwrap();
     let state = world.kept.clone().unwrap();
     assert!(kills > 10, "{kills}");
-    assert!(state.acting.is_none());
+    assert!(state.pending_change.is_none());
     let promoted = state.promoted.as_ref().map(|it| &it.configuration);
     assert!(promoted.is_some(), "{:#?}", world.entries);
     assert_eq!(promoted, world.in_force());
@@ -122,32 +123,32 @@ fn killed_at_any_step_it_goes_on() {
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
 }
 
-fn promoted(spec: &CheckedSpec) -> State {
+fn promoted(spec: &CheckedSpec) -> ContinuousState {
     let mut configuration = spec.space.default_configuration();
     configuration
         .0
         .insert("threads".into(), bayes_opt::Value::Int(4));
-    State {
+    ContinuousState {
         promoted: Some(Promoted {
             configuration,
             gain: -0.1,
             since: BEGIN,
             host: None,
         }),
-        due: None,
-        ..State::new(BEGIN)
+        search_reason: None,
+        ..ContinuousState::new(BEGIN)
     }
 }
 
 /// A controller with something promoted, and what it does after each of these rounds, a second
 /// apart.
-fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (Controller, Vec<Action>) {
+fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (ContinuousController, Vec<ContinuousAction>) {
     let control = spec.space.default_configuration();
     let rules = spec.continuous.clone().unwrap();
-    let mut controller = Controller::resume(rules, control, promoted(spec), &[]);
+    let mut controller = ContinuousController::resume(rules, control, promoted(spec), &[]);
     let actions = rounds.iter().zip(1..).map(|(seen, second)| {
         let now: Timestamp = BEGIN + SignedDuration::from_secs(second);
-        controller.observe(now, Observation::Watched(seen.clone()));
+        controller.observe(now, ActionResult::Watched(seen.clone()));
         controller.next(now)
     });
     let actions = actions.collect();
@@ -161,7 +162,11 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     let (mut controller, actions) = after(&spec, &vec![one_sided; 3]);
     assert!(matches!(
         actions[..],
-        [Action::Watch(_), Action::Watch(_), Action::RollBack]
+        [
+            ContinuousAction::Watch(_),
+            ContinuousAction::Watch(_),
+            ContinuousAction::RollBack
+        ]
     ));
     let view = controller.view(BEGIN, None);
     assert!(
@@ -178,7 +183,7 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     );
     // Of the control's side nothing is concluded.
     let (_, actions) = after(&spec, &vec![Seen::Unmeasured("no answer".into()); 9]);
-    let waits = |action: &Action| matches!(action, Action::Wait(_));
+    let waits = |action: &ContinuousAction| matches!(action, ContinuousAction::Wait(_));
     assert!(actions.iter().all(waits), "{actions:?}");
 }
 
@@ -187,37 +192,37 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
 #[test]
 fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
     let spec = spec();
-    let candidate = Candidate {
+    let candidate = VerifiedCandidate {
         configuration: spec.space.default_configuration(),
         gain: -0.2,
     };
     // A Thursday at noon, when the hours are open.
     let now = BEGIN + SignedDuration::from_hours(12);
-    let quiet = Asked {
+    let quiet = AlertCheck {
         at: now,
         alert: Alert::Quiet,
     };
-    let next = |strayed: Option<&str>, candidate: Option<Candidate>| {
-        let state = State {
-            strayed: strayed.map(str::to_owned),
-            due: Some("the gain has changed".into()),
+    let next = |externally_modified: Option<&str>, candidate: Option<VerifiedCandidate>| {
+        let state = ContinuousState {
+            externally_modified: externally_modified.map(str::to_owned),
+            search_reason: Some("the gain has changed".into()),
             candidate,
             next_round: now + SignedDuration::from_secs(60),
-            asked: Some(quiet.clone()),
+            alert_check: Some(quiet.clone()),
             ..promoted(&spec)
         };
         let rules = spec.continuous.clone().unwrap();
         let control = spec.space.default_configuration();
-        Controller::resume(rules, control, state, &[]).next(now)
+        ContinuousController::resume(rules, control, state, &[]).next(now)
     };
-    assert!(matches!(next(None, None), Action::Tune(_)));
+    assert!(matches!(next(None, None), ContinuousAction::Tune(_)));
     assert!(matches!(
         next(None, Some(candidate.clone())),
-        Action::Promote(_)
+        ContinuousAction::Promote(_)
     ));
     for candidate in [None, Some(candidate)] {
         let action = next(Some("/etc/a.conf"), candidate);
-        assert!(matches!(action, Action::Wait(_)), "{action:?}");
+        assert!(matches!(action, ContinuousAction::Wait(_)), "{action:?}");
     }
 }
 
@@ -228,7 +233,7 @@ fn one_hiccup_at_the_end_of_a_round_is_no_end() {
     let rounds = [hiccup(), hiccup(), Seen::Unmeasured("out".into()), hiccup()];
     let (mut controller, actions) = after(&spec, &rounds);
     assert_eq!(controller.gives_up(), None);
-    let Action::Wait(until) = &actions[1] else {
+    let ContinuousAction::Wait(until) = &actions[1] else {
         panic!("{actions:?}");
     };
     assert!(until.duration_since(BEGIN).as_secs() <= 12, "{until}");
@@ -242,7 +247,7 @@ fn one_hiccup_at_the_end_of_a_round_is_no_end() {
     assert!(controller.state().promoted.is_some());
     let rules = spec.continuous.clone().unwrap();
     let control = spec.space.default_configuration();
-    let resumed = Controller::resume(rules, control, controller.state().clone(), &[]);
+    let resumed = ContinuousController::resume(rules, control, controller.state().clone(), &[]);
     assert_eq!(resumed.gives_up(), None);
 }
 
@@ -295,7 +300,7 @@ impl Bench for Failing {
         };
         Ok(Block {
             start_s: 0.0,
-            order: tuner::evaluation::Order::ControlFirst,
+            order: tuner::evaluation::SideOrder::ControlFirst,
             control: side(1.0),
             experiment: side(self.experiment),
         })
@@ -322,7 +327,7 @@ fn seen(begin: Option<Fault>, end: Option<TunerError>, experiment: f64) -> Optio
         experiment,
     };
     let control = spec.space.default_configuration();
-    watch(&spec, &control, &mut bench, &mut |_: &Event<'_>| {}).unwrap()
+    watch(&spec, &control, &mut bench, &mut |_: &LedgerEvent<'_>| {}).unwrap()
 }
 
 #[test]
@@ -368,47 +373,48 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     // A Thursday at noon, and three days later.
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
     let ahead = now + SignedDuration::from_hours(72);
-    let next = |state: State| {
-        let mut controller = Controller::resume(rules.clone(), control.clone(), state, &[]);
+    let next = |state: ContinuousState| {
+        let mut controller =
+            ContinuousController::resume(rules.clone(), control.clone(), state, &[]);
         let action = controller.next(now);
         (action, controller)
     };
     let soon = |until: Timestamp| until <= now + SignedDuration::from_secs(900);
-    let quiet = State {
-        due: None,
+    let quiet = ContinuousState {
+        search_reason: None,
         next_round: ahead,
-        ..State::new(ahead)
+        ..ContinuousState::new(ahead)
     };
     let (action, _) = next(quiet.clone());
     assert!(
-        matches!(action, Action::Wait(until) if soon(until)),
+        matches!(action, ContinuousAction::Wait(until) if soon(until)),
         "{action:?}"
     );
-    let (action, _) = next(State {
-        acting: Some(Acting::RollBack("it is slow".into())),
+    let (action, _) = next(ContinuousState {
+        pending_change: Some(Acting::RollBack("it is slow".into())),
         ..quiet.clone()
     });
     assert!(
-        matches!(action, Action::Wait(until) if soon(until)),
+        matches!(action, ContinuousAction::Wait(until) if soon(until)),
         "{action:?}"
     );
     // The answer of an alert query counts for 30 s, not for three days; what was changed counts for
     // today.
-    let (action, controller) = next(State {
-        due: Some("nothing has been searched yet".into()),
+    let (action, controller) = next(ContinuousState {
+        search_reason: Some("nothing has been searched yet".into()),
         not_before: now,
-        asked: Some(Asked {
+        alert_check: Some(AlertCheck {
             at: ahead,
             alert: Alert::Firing(1),
         }),
         changes: vec![ahead],
         ..quiet.clone()
     });
-    assert_eq!(action, Action::AskAlert);
+    assert_eq!(action, ContinuousAction::AskAlert);
     assert_eq!(controller.view(now, None).changes_today, 1);
     let tomorrow = now + SignedDuration::from_hours(24);
     assert_eq!(controller.view(tomorrow, None).changes_today, 0);
-    let (_, controller) = next(State {
+    let (_, controller) = next(ContinuousState {
         search_again: Some(ahead),
         ..quiet
     });

@@ -10,7 +10,7 @@ use host::Roots;
 use tuner::TunerError;
 use tuner::evaluation::Outcome;
 use tuner::experiment::run;
-use tuner::ledger::{Event, Kept, Ledger, Wish};
+use tuner::ledger::{Ledger, LedgerEvent, ResumeState, RunControl};
 use tuner::report::{EvaluationRecord, Failure, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 use tuner::spec::{BudgetSpec, CheckedSpec, check};
@@ -36,9 +36,9 @@ fn spec() -> CheckedSpec {
 /// A ledger in memory, whose process is cut off when it has taken so many notes.
 #[derive(Default)]
 struct Memory {
-    kept: Kept,
+    kept: ResumeState,
     running: Option<(usize, Configuration)>,
-    wish: Wish,
+    wish: RunControl,
     notes: usize,
     cut_off_at: Option<usize>,
     /// Times that anything was started, by number and arm.
@@ -46,23 +46,23 @@ struct Memory {
 }
 
 impl Ledger for Memory {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.kept.clone())
     }
 
-    fn wish(&mut self) -> Result<Wish, TunerError> {
+    fn wish(&mut self) -> Result<RunControl, TunerError> {
         let wish = self.wish.clone();
         self.wish.queued = None;
         Ok(wish)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         if self.cut_off_at == Some(self.notes) {
             return Err(TunerError::Ledger("cut off".into()));
         }
         self.notes += 1;
         match event {
-            Event::Started {
+            LedgerEvent::Started {
                 number,
                 configuration,
                 ..
@@ -70,14 +70,16 @@ impl Ledger for Memory {
                 self.started.push(format!("evaluation {number}"));
                 self.running = Some((*number, (*configuration).clone()));
             }
-            Event::Block { .. } => {}
-            Event::Ended(record) => {
+            LedgerEvent::Block { .. } => {}
+            LedgerEvent::Ended(record) => {
                 self.running = None;
                 self.kept.evaluations.push((*record).clone());
             }
-            Event::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
-            Event::Verifying { arm, run, .. } => self.started.push(format!("{arm}, run {run}")),
-            Event::Verified(measured) => self.kept.runs.push((*measured).clone()),
+            LedgerEvent::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
+            LedgerEvent::Verifying { arm, run, .. } => {
+                self.started.push(format!("{arm}, run {run}"))
+            }
+            LedgerEvent::Verified(measured) => self.kept.runs.push((*measured).clone()),
         }
         Ok(())
     }
@@ -196,16 +198,16 @@ fn what_is_wanted_is_done() {
             .into(),
     );
     let mut ledger = Memory {
-        wish: Wish {
+        wish: RunControl {
             pause: true,
-            ..Wish::default()
+            ..RunControl::default()
         },
         ..Memory::default()
     };
     let report = ledger.run(&spec).unwrap();
     assert!(report.paused && ledger.started.is_empty());
     assert_eq!(report.sentence, "Paused after 0 evaluations.");
-    ledger.wish = Wish {
+    ledger.wish = RunControl {
         queued: Some(by_hand.clone()),
         budget: Some(BudgetSpec {
             evaluations: 2,
@@ -238,7 +240,7 @@ fn the_control_is_pinned() {
     );
 }
 
-/// The range that `check` shows is also that of every later sitting, of `serve` and of workers.
+/// The range that `check` shows is also that of every later session, of `serve` and of workers.
 #[test]
 fn a_live_value_outside_of_the_range_stays_the_control_once_it_is_pinned() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,9 +8,9 @@ use std::cell::Cell;
 use bayes_opt::Configuration;
 use host::Roots;
 use tuner::TunerError;
-use tuner::evaluation::{Evaluation, Outcome, Rules, Step};
+use tuner::evaluation::{Evaluation, EvaluationRules, Outcome, Step};
 use tuner::experiment::run;
-use tuner::ledger::Event;
+use tuner::ledger::LedgerEvent;
 use tuner::metrics::lookup;
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, pooled_service};
@@ -76,7 +76,7 @@ fn simulate(
     truth: impl Fn(&Configuration) -> Truth,
 ) -> Result<Report, TunerError> {
     let mut service = service(spec, noise, truth);
-    run(spec, &mut service, &mut |_: &Event<'_>| {})
+    run(spec, &mut service, &mut |_: &LedgerEvent<'_>| {})
 }
 
 fn service<F: Fn(&Configuration) -> Truth>(
@@ -231,7 +231,7 @@ fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
         bench.begin(&arm).unwrap();
         let mut rules = spec.clone();
         rules.spec.evaluation.blocks = 12;
-        let mut evaluation = Evaluation::new(Rules::of(&rules), Some(0.0));
+        let mut evaluation = Evaluation::new(EvaluationRules::of(&rules), Some(0.0));
         for index in 0.. {
             blocks += 1;
             if evaluation.push(bench.block(index).unwrap()).unwrap() == Step::Stop {
@@ -295,7 +295,7 @@ fn a_failure_of_the_harness_teaches_nothing_and_is_tried_again() {
     let spec = checked(5, "", &budget(8));
     let calm = simulate(&spec, Noise::NONE, pooled_service).unwrap();
     let mut bench = service(&spec, Noise::NONE, pooled_service).failing_starts([1, 4, 5]);
-    let report = run(&spec, &mut bench, &mut |_: &Event<'_>| {}).unwrap();
+    let report = run(&spec, &mut bench, &mut |_: &LedgerEvent<'_>| {}).unwrap();
     let failed: Vec<usize> = report
         .evaluations
         .iter()
@@ -353,8 +353,8 @@ fn three_failures_in_a_row_end_the_experiment() {
     let spec = checked(5, "", &budget(10));
     let mut bench = service(&spec, Noise::default(), pooled_service).failing_starts(2..5);
     let mut ended = 0;
-    let error = run(&spec, &mut bench, &mut |event: &Event<'_>| {
-        ended += usize::from(matches!(event, Event::Ended(_)));
+    let error = run(&spec, &mut bench, &mut |event: &LedgerEvent<'_>| {
+        ended += usize::from(matches!(event, LedgerEvent::Ended(_)));
     })
     .unwrap_err();
     assert!(
@@ -373,7 +373,7 @@ fn an_interrupt_leaves_a_report_that_claims_nothing() {
     let spec = checked(5, "", &budget(10));
     // In the middle of the second evaluation at the latest; and in the verification.
     let mut bench = service(&spec, Noise::default(), pooled_service).interrupted_at(8, 2);
-    let report = run(&spec, &mut bench, &mut |_: &Event<'_>| {}).unwrap();
+    let report = run(&spec, &mut bench, &mut |_: &LedgerEvent<'_>| {}).unwrap();
     assert_eq!(report.interrupted, Some(2));
     assert_eq!(report.finding, Finding::Unfinished);
     assert!(report.verification.is_empty() && report.settings.is_empty());
@@ -395,15 +395,15 @@ fn an_interrupt_leaves_a_report_that_claims_nothing() {
 
     let verifying = Cell::new(false);
     let mut bench = service(&spec, Noise::default(), pooled_service);
-    run(&spec, &mut bench, &mut |event: &Event<'_>| {
-        verifying.set(verifying.get() || matches!(event, Event::Verifying { .. }));
+    run(&spec, &mut bench, &mut |event: &LedgerEvent<'_>| {
+        verifying.set(verifying.get() || matches!(event, LedgerEvent::Verifying { .. }));
     })
     .unwrap();
     assert!(verifying.get());
     let before_the_end = bench.measured_blocks() - 2;
     let mut bench =
         service(&spec, Noise::default(), pooled_service).interrupted_at(before_the_end, 15);
-    let report = run(&spec, &mut bench, &mut |_: &Event<'_>| {}).unwrap();
+    let report = run(&spec, &mut bench, &mut |_: &LedgerEvent<'_>| {}).unwrap();
     assert_eq!(report.interrupted, Some(15));
     assert_eq!(report.finding, Finding::Unfinished, "{}", report.sentence);
     assert!(report.sentence.contains("nothing") || report.sentence.starts_with("Unfinished"));

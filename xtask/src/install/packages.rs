@@ -291,6 +291,15 @@ pub(crate) const BLOCK: &[Need] = &[
     SQLITE_SHELL,
 ];
 
+const CROSS_CC: Need = Need {
+    present: Present::Program("aarch64-linux-gnu-gcc"),
+    package: "gcc-aarch64-linux-gnu",
+    purpose: "builds the C parts of dependencies for aarch64",
+};
+
+/// What `cargo xtask aarch64` needs.
+pub(crate) const AARCH64: &[Need] = &[CROSS_CC];
+
 /// What `cargo xtask dist` needs.
 pub(crate) const DIST: &[Need] = &[DEBOOTSTRAP, BINUTILS];
 

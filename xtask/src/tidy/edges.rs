@@ -18,7 +18,7 @@ const EDGES: &[Edges] = &[
         reason: "pure: words for what a reader of a file says, the same for every file",
     },
     Edges {
-        from: "latency-stats",
+        from: "paired-stats",
         to: &[],
         reason: "pure arithmetic on samples: others must be able to use it without the rest",
     },
@@ -59,7 +59,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "throttle",
-        to: &["latency-stats"],
+        to: &["paired-stats"],
         reason: "pure: observations come in, findings go out, with intervals",
     },
     Edges {
@@ -69,7 +69,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "qos",
-        to: &["latency-stats"],
+        to: &["paired-stats"],
         reason: "pure: who may submit what to a device, by arithmetic; intervals for its benchmark",
     },
     Edges {
@@ -79,7 +79,7 @@ const EDGES: &[Edges] = &[
             "config-errors",
             "host",
             "http-client",
-            "latency-stats",
+            "paired-stats",
             "load",
             "wire-latency",
         ],
@@ -102,7 +102,7 @@ const EDGES: &[Edges] = &[
             "coordinator",
             "host",
             "http-client",
-            "latency-stats",
+            "paired-stats",
             "tuner",
         ],
         reason: "the asynchronous part: what a request means is decided below it",
@@ -114,7 +114,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "relayout",
-        to: &["code-layout", "host", "latency-stats", "perf-events"],
+        to: &["code-layout", "host", "paired-stats", "perf-events"],
         reason: "the only crate that writes into another process: what it writes is decided below it",
     },
     Edges {
@@ -134,7 +134,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "block-load",
-        to: &["dataplane", "latency-stats", "qos"],
+        to: &["dataplane", "paired-stats", "qos"],
         reason: "load for disks and servers: buffers of dataplane, costs of qos; intervals for its benchmark",
     },
     Edges {
@@ -152,7 +152,7 @@ const EDGES: &[Edges] = &[
             "http-client",
             "isolate-run",
             "isolation",
-            "latency-stats",
+            "paired-stats",
             "load",
             "perf-events",
             "qos",

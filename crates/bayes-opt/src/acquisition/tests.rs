@@ -10,10 +10,10 @@ use crate::trend::Shared;
 
 const D: usize = 4;
 const COORDINATES: [Coordinate; D] = [
-    Coordinate::Place,
-    Coordinate::Real,
-    Coordinate::Switch,
-    Coordinate::Switch,
+    Coordinate::Ordered,
+    Coordinate::Continuous,
+    Coordinate::Binary,
+    Coordinate::Binary,
 ];
 
 /// Two processes of the same observations, and their points.
@@ -31,15 +31,15 @@ fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
         mean_prior: (0.0, 1.0),
         earlier: Vec::new(),
     };
-    let with = |wave: f64, ln_length: f64| {
+    let with = |half_cosine: f64, ln_length: f64| {
         let hyper = Hyper {
             ln_lengths: vec![ln_length; D],
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 0.0,
-            wave,
+            half_cosine,
             shared: Shared {
-                bowl: wave > 0.0,
-                slope: wave > 0.0,
+                quadratic: half_cosine > 0.0,
+                linear: half_cosine > 0.0,
             },
             earlier: Vec::new(),
         };
@@ -49,7 +49,7 @@ fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
     (mixture.unwrap(), points)
 }
 
-fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> Surface {
+fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> AcquisitionFunction {
     let (objective, points) = objective(noise);
     let posteriors: Vec<(f64, f64)> = (0..points.len())
         .map(|i| objective.posterior_at(i))
@@ -73,7 +73,7 @@ fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> Surfac
         evaluated
     };
     let feasibilities: &[Feasibility] = if noise == 0.0 { &[] } else { &[viability] };
-    Surface::new(acquisition, Some(&objective), feasibilities, &evaluated, 9)
+    AcquisitionFunction::new(acquisition, Some(&objective), feasibilities, &evaluated, 9)
 }
 
 #[test]

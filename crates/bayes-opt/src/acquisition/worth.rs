@@ -8,7 +8,7 @@ use crate::normal::{log_cdf, log_improvement};
 const NEGLIGIBLE: f64 = -13.8;
 
 #[derive(Clone, Debug)]
-pub(super) enum Worth {
+pub(super) enum Criterion {
     Improvement { bests: Vec<f64> },
     Probability { best: f64 },
     Confidence { root_beta: f64 },
@@ -22,19 +22,21 @@ pub(super) struct Gain {
     pub(super) by_deviation: f64,
 }
 
-impl Worth {
-    /// What [`Worth::at`] is at the most, by the draw that the point is furthest ahead in.
+impl Criterion {
+    /// What [`Criterion::at`] is at the most, by the draw that the point is furthest ahead in.
     pub(super) fn at_most(&self, means: &[f64], variance: f64) -> f64 {
         let deviation = variance.sqrt();
         match self {
-            Worth::Improvement { bests } => {
+            Criterion::Improvement { bests } => {
                 let ahead = bests.iter().zip(means).map(|(best, mean)| best - mean);
                 let furthest = ahead.fold(f64::NEG_INFINITY, f64::max);
                 let (log, _, _) = log_improvement(furthest / deviation);
-                slowed(deviation.ln() + log).0
+                soft_floor(deviation.ln() + log).0
             }
-            Worth::Probability { best } => slowed(log_cdf((best - means[0]) / deviation).0).0,
-            Worth::Confidence { root_beta } => root_beta * deviation - means[0],
+            Criterion::Probability { best } => {
+                soft_floor(log_cdf((best - means[0]) / deviation).0).0
+            }
+            Criterion::Confidence { root_beta } => root_beta * deviation - means[0],
         }
     }
 
@@ -52,7 +54,7 @@ impl Worth {
             by_deviation: 0.0,
         };
         match self {
-            Worth::Improvement { bests } => {
+            Criterion::Improvement { bests } => {
                 logs.clear();
                 logs.extend(
                     bests
@@ -74,21 +76,21 @@ impl Worth {
                     }
                 }
             }
-            Worth::Probability { best } => {
+            Criterion::Probability { best } => {
                 let z = (best - means[0]) / deviation;
                 let (log, slope) = log_cdf(z);
                 gain.log = log;
                 gain.by_means.push(-slope / deviation);
                 gain.by_deviation = -slope * z / deviation;
             }
-            Worth::Confidence { root_beta } => {
+            Criterion::Confidence { root_beta } => {
                 gain.log = root_beta * deviation - means[0];
                 gain.by_means.push(-1.0);
                 gain.by_deviation = *root_beta;
                 return gain;
             }
         }
-        let (log, slope) = slowed(gain.log);
+        let (log, slope) = soft_floor(gain.log);
         gain.log = log;
         gain.by_means
             .iter_mut()
@@ -100,7 +102,7 @@ impl Worth {
 
 /// A logarithm that falls ever more slowly where it is [`NEGLIGIBLE`], and how it then follows what
 /// it was.
-fn slowed(log: f64) -> (f64, f64) {
+fn soft_floor(log: f64) -> (f64, f64) {
     if log >= NEGLIGIBLE {
         return (log, 1.0);
     }

@@ -102,7 +102,7 @@ fn finite_spaces_are_listed_once_each() {
 
 #[test]
 fn coordinates_are_what_is_expected_along_parameters() {
-    use Coordinate::{Level, Place, Real, Switch, Whole};
+    use Coordinate::{Binary, Categorical, Continuous, Integer, Ordered};
     let list = |count: i64| (0..count).map(Value::Int).collect::<Vec<Value>>();
     let int = |high, log| Kind::Int {
         low: 1,
@@ -122,25 +122,25 @@ fn coordinates_are_what_is_expected_along_parameters() {
         Encoding::new(&[parameter]).coordinates().to_vec()
     };
     for (kind, coordinate) in [
-        (Kind::Bool, Switch),
-        (Kind::Categorical { values: list(2) }, Switch),
-        (Kind::Categorical { values: list(3) }, Level),
-        (Kind::Ordinal { values: list(2) }, Switch),
-        (Kind::Ordinal { values: list(3) }, Place),
-        (int(2, false), Switch),
-        (int(2, true), Switch),
-        (int(9, false), Whole),
-        (int(9, true), Place),
-        (float(false), Real),
-        (float(true), Place),
+        (Kind::Bool, Binary),
+        (Kind::Categorical { values: list(2) }, Binary),
+        (Kind::Categorical { values: list(3) }, Categorical),
+        (Kind::Ordinal { values: list(2) }, Binary),
+        (Kind::Ordinal { values: list(3) }, Ordered),
+        (int(2, false), Binary),
+        (int(2, true), Binary),
+        (int(9, false), Integer),
+        (int(9, true), Ordered),
+        (float(false), Continuous),
+        (float(true), Ordered),
     ] {
         assert_eq!(of(kind.clone(), 0), [coordinate], "{kind:?}");
-        let beside = if coordinate == Switch {
-            Level
+        let beside = if coordinate == Binary {
+            Categorical
         } else {
             coordinate
         };
-        assert_eq!(of(kind.clone(), 1), [beside, Level], "{kind:?}");
+        assert_eq!(of(kind.clone(), 1), [beside, Categorical], "{kind:?}");
     }
 }
 

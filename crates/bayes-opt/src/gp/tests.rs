@@ -3,7 +3,7 @@
 use super::*;
 use crate::data::OFFSET;
 use crate::design::sobol;
-use crate::hyper::WAVE;
+use crate::hyper::HALF_COSINE;
 use crate::trend::Shared;
 
 fn data(n: u32, noise: f64) -> Data {
@@ -27,14 +27,18 @@ fn data(n: u32, noise: f64) -> Data {
 }
 
 const BOWL: Shared = Shared {
-    bowl: true,
+    quadratic: true,
     ..Shared::NOTHING
 };
 const SLOPE: Shared = Shared {
-    slope: true,
+    linear: true,
     ..Shared::NOTHING
 };
-const COORDINATES: [Coordinate; 3] = [Coordinate::Place, Coordinate::Place, Coordinate::Level];
+const COORDINATES: [Coordinate; 3] = [
+    Coordinate::Ordered,
+    Coordinate::Ordered,
+    Coordinate::Categorical,
+];
 
 #[test]
 fn the_gradient_is_the_difference_quotient() {
@@ -46,14 +50,28 @@ fn the_gradient_is_the_difference_quotient() {
         .into_iter()
         .flat_map(|basis| (0..4).map(move |k| (basis, k)))
     {
-        let waves = waves_between(&COORDINATES, basis.wave(), &data.points);
+        let half_cosines = half_cosines_between(&COORDINATES, basis.half_cosine(), &data.points);
         let priors = Priors::fitted(3, basis);
         let mut gradient = [0.0; 4];
-        negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut gradient);
+        negative_log_posterior(
+            &data,
+            &COORDINATES,
+            &half_cosines,
+            &priors,
+            &at,
+            &mut gradient,
+        );
         let moved = |step: f64| {
             let mut at = at;
             at[k] += step;
-            negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut [0.0; 4])
+            negative_log_posterior(
+                &data,
+                &COORDINATES,
+                &half_cosines,
+                &priors,
+                &at,
+                &mut [0.0; 4],
+            )
         };
         let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
         assert!(
@@ -90,8 +108,8 @@ fn earlier_experiments_count_by_how_much_they_are_like_this_one() {
     let own = data(6, 0.1);
     let mut joint = data(20, 0.1);
     joint.earlier = vec![10, 4];
-    let hyper = |likeness: [f64; 2]| Hyper {
-        earlier: vec![(0, likeness[0]), (1, likeness[1])],
+    let hyper = |task_correlation: [f64; 2]| Hyper {
+        earlier: vec![(0, task_correlation[0]), (1, task_correlation[1])],
         shared: BOWL,
         ..Hyper::prior_mode(3, Basis::Logarithm)
     };
@@ -148,13 +166,16 @@ fn earlier_experiments_count_by_how_much_they_are_like_this_one() {
 
 #[test]
 fn the_posterior_at_an_observation_is_the_posterior() {
-    use Coordinate::{Level, Place, Real, Switch};
+    use Coordinate::{Binary, Categorical, Continuous, Ordered};
     let data = data(20, 0.3);
-    for coordinates in [[Place, Real, Level], [Switch, Real, Switch]] {
+    for coordinates in [
+        [Ordered, Continuous, Categorical],
+        [Binary, Continuous, Binary],
+    ] {
         let hyper = Hyper {
             shared: Shared {
-                bowl: true,
-                slope: true,
+                quadratic: true,
+                linear: true,
             },
             ..Hyper::prior_mode(3, Basis::Logarithm)
         };
@@ -193,7 +214,7 @@ fn fitting_finds_what_matters() {
 #[test]
 fn what_rises_goes_on_rising_along_half_a_wave() {
     // Measured over the lower half, how much higher the end is thought to be than the middle.
-    let beyond = |wave: f64, value: fn(f64) -> f64| {
+    let beyond = |half_cosine: f64, value: fn(f64) -> f64| {
         let points: Vec<f64> = (0..6).map(|i| f64::from(i) / 10.0).collect();
         let data = Data {
             values: points.iter().map(|x| value(*x)).collect(),
@@ -205,19 +226,19 @@ fn what_rises_goes_on_rising_along_half_a_wave() {
         };
         let hyper = Hyper {
             ln_lengths: vec![-1.0],
-            wave,
+            half_cosine,
             ..Hyper::prior_mode(1, Basis::Logarithm)
         };
-        let gp = Gp::condition(&data, &[Coordinate::Place], hyper).unwrap();
+        let gp = Gp::condition(&data, &[Coordinate::Ordered], hyper).unwrap();
         gp.posterior(&[0.9]).0 - gp.posterior(&[0.5]).0
     };
     let rising = |x: f64| 2.0 * x - 0.5;
-    assert!(Hyper::prior_mode(3, Basis::Logarithm).wave == WAVE);
-    let (with, without) = (beyond(WAVE, rising), beyond(0.0, rising));
+    assert!(Hyper::prior_mode(3, Basis::Logarithm).half_cosine == HALF_COSINE);
+    let (with, without) = (beyond(HALF_COSINE, rising), beyond(0.0, rising));
     assert!(with > without + 0.1, "{with} {without}");
     // What has an optimum inside comes back.
     let optimum = |x: f64| (std::f64::consts::PI * x).sin();
-    let (with, without) = (beyond(WAVE, optimum), beyond(0.0, optimum));
+    let (with, without) = (beyond(HALF_COSINE, optimum), beyond(0.0, optimum));
     assert!(with < without, "{with} {without}");
 }
 
@@ -239,7 +260,7 @@ fn what_some_switches_do_others_are_expected_to_do() {
             shared,
             ..Hyper::prior_mode(6, Basis::Logarithm)
         };
-        let gp = Gp::condition(&data, &[Coordinate::Switch; 6], hyper).unwrap();
+        let gp = Gp::condition(&data, &[Coordinate::Binary; 6], hyper).unwrap();
         let turned = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
         gp.posterior(&turned).0 - gp.posterior(&[0.0; 6]).0
     };
@@ -271,7 +292,7 @@ fn a_bowl_is_expected_until_data_say_otherwise() {
             mean_prior: (0.0, 1.0),
             earlier: Vec::new(),
         };
-        let gp = Gp::condition(&data, &[Coordinate::Real; 2], hyper.clone()).unwrap();
+        let gp = Gp::condition(&data, &[Coordinate::Continuous; 2], hyper.clone()).unwrap();
         gp.posterior(&[0.0; 2]).0 - gp.posterior(&[0.5; 2]).0
     };
     assert!(depth(1, 0.0) > 1.0, "{}", depth(1, 0.0));

@@ -1,7 +1,7 @@
 //! The values of a constraint, as its process models them.
 
 use crate::data::Data;
-use crate::observation::{Measured, Told};
+use crate::observation::{EncodedObservation, MeasuredValue};
 
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as
 /// "throttled periods" are never negative, and 0 is plainly feasible, not a toss-up.
@@ -12,7 +12,7 @@ const SIZE_MIN: f64 = 1e-100;
 /// A constraint's values with 0 kept in its place: divided by their typical size, then by the
 /// symmetric logarithm (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization",
 /// section 4), which draws the border apart and far violations together.
-pub(super) fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
+pub(super) fn constraint_data(measured: &[(&EncodedObservation, MeasuredValue)]) -> Data {
     let mut sizes: Vec<f64> = measured
         .iter()
         .map(|(_, measured)| measured.value.abs())
@@ -42,7 +42,7 @@ pub(super) fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
         / (n - 1.0).max(1.0))
     .sqrt();
     let scale = if deviation > 1e-9 { deviation } else { 1.0 };
-    let variance = |measured: &Measured| {
+    let variance = |measured: &MeasuredValue| {
         let slope = 1.0 / (typical * (1.0 + (measured.value / typical).abs()) * scale);
         measured.variance.unwrap_or(0.0) * slope * slope
     };

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::coordinate::Coordinate;
+use crate::crash_classifier;
 use crate::data::Data;
-use crate::draws::{Length, draw, drawn_priors};
 use crate::gp::{Gp, likeliest, log_posterior};
 use crate::hyper::{Basis, Hyper, Priors};
+use crate::hyper_sampling::{Length, draw, drawn_priors};
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
@@ -57,8 +58,8 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 
 pub(super) struct Fitter<'a> {
     pub(super) coordinates: &'a [Coordinate],
-    /// Whether the objective may have a bowl.
-    pub(super) bowl: bool,
+    /// Whether the objective may have a quadratic mean.
+    pub(super) quadratic: bool,
     pub(super) memory: &'a Memory,
     pub(super) seed: u64,
     pub(super) hypers: Memory,
@@ -116,7 +117,7 @@ impl Fitter<'_> {
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
                 shared: Shared {
-                    bowl: self.bowl,
+                    quadratic: self.quadratic,
                     ..Shared::NOTHING
                 },
                 ..self.hyper(name, Basis::Logarithm, data)
@@ -206,7 +207,7 @@ impl Fitter<'_> {
             }
             // Many were told at once, as after a restart.
             let few = (1..n).rev().find(|n| !self.are_many(*n)).unwrap_or(1);
-            let (part, evaluations) = (data.part(few), FIT_EVALUATIONS.1);
+            let (part, evaluations) = (data.subsample(few), FIT_EVALUATIONS.1);
             let to_part = likeliest(&part, self.coordinates, priors, &[mode], evaluations);
             return (vec![to_part], FIT_EVALUATIONS.0);
         }

@@ -1,12 +1,12 @@
 //! Which points crash: the labels, the regression that begins, and the classifier.
 
 use super::fitter::{Fitter, Memory};
+use crate::crash_classifier;
 use crate::data::Data;
 use crate::encode::Encoding;
 use crate::feasibility::{Demand, Feasibility};
 use crate::hyper::Basis;
-use crate::observation::{Outcome, Told};
-use crate::viability;
+use crate::observation::{EncodedObservation, ObservedOutcome};
 
 /// Prior mean and deviation of the labels of viability, where 1 survives and −1 crashes, for the
 /// regression that finds which parameters matter to it. A choice of this crate.
@@ -17,7 +17,7 @@ const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 const CLASSIFIER: &str = "viability classifier";
 
 impl Fitter<'_> {
-    pub(super) fn viability(&mut self, told: &[Told]) -> Option<Feasibility> {
+    pub(super) fn viability(&mut self, told: &[EncodedObservation]) -> Option<Feasibility> {
         let labels = viability_data(told);
         let rough = self.hyper("viability", Basis::Variable, &standard(&labels));
         let fitted_to = self
@@ -27,11 +27,11 @@ impl Fitter<'_> {
         // A classifier is chosen anew whenever the regression was.
         let gp = match self.memory.get(CLASSIFIER) {
             Some((hyper, chosen_at)) if *chosen_at == fitted_to => {
-                viability::condition(&labels, self.coordinates, hyper.clone())
+                crash_classifier::condition(&labels, self.coordinates, hyper.clone())
             }
             _ => {
                 let many = self.are_many(told.len());
-                viability::choose(&labels, self.coordinates, &rough, many)
+                crash_classifier::choose(&labels, self.coordinates, &rough, many)
             }
         }?;
         self.hypers
@@ -43,9 +43,9 @@ impl Fitter<'_> {
     }
 }
 
-fn viability_data(told: &[Told]) -> Data {
-    let label = |told: &Told| {
-        if matches!(told.observation.outcome, Outcome::Crashed) {
+fn viability_data(told: &[EncodedObservation]) -> Data {
+    let label = |told: &EncodedObservation| {
+        if matches!(told.observation.outcome, ObservedOutcome::Crashed) {
             -1.0
         } else {
             1.0
@@ -76,10 +76,10 @@ fn standard(labels: &Data) -> Data {
 }
 
 /// Viability alone, for when nothing completed yet.
-pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
+pub(crate) fn survival(told: &[EncodedObservation], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
-        bowl: encoding.bowl,
+        quadratic: encoding.quadratic,
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),

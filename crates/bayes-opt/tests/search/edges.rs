@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{
-    Acquisition, Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer,
-    Outcome, Parameter, Recommendation, Settings, Space, SpaceError, Strategy, Value,
+    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation,
+    ObservedOutcome, Optimizer, Parameter, Recommendation, Settings, Space, SpaceError, Strategy,
+    Value,
 };
 
 use rand::SeedableRng;
@@ -28,8 +29,8 @@ fn at(x: i64) -> Configuration {
 }
 
 /// What came of `x`, with the excess over a limit of memory.
-fn best_at_five(x: i64, excess: Measured) -> Outcome {
-    Outcome::Completed {
+fn best_at_five(x: i64, excess: MeasuredValue) -> ObservedOutcome {
+    ObservedOutcome::Completed {
         objective: ((x - 5) as f64).abs().into(),
         constraints: BTreeMap::from([("memory".to_owned(), excess)]),
     }
@@ -41,11 +42,11 @@ fn pair() -> Space {
 
 /// What is recommended after 14 evaluations of a quadratic over [`pair`], measured as `measured`
 /// says.
-fn best_of_pair(measured: impl Fn(usize, f64) -> Measured) -> Recommendation {
+fn best_of_pair(measured: impl Fn(usize, f64) -> MeasuredValue) -> Recommendation {
     let mut sobol = Optimizer::new(pair(), settings(1, Strategy::Sobol)).unwrap();
     let mut optimizer = Optimizer::new(pair(), Settings::default()).unwrap();
     for (index, configuration) in sobol.ask(14).unwrap().into_iter().enumerate() {
-        let outcome = Outcome::completed(measured(index, quadratic(&configuration)));
+        let outcome = ObservedOutcome::completed(measured(index, quadratic(&configuration)));
         optimizer
             .tell(Observation::now(configuration, outcome))
             .unwrap();
@@ -63,7 +64,7 @@ fn what_completed_once_and_crashed_often_is_not_recommended() {
     let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
     tell(&mut optimizer, at(5), 1.0);
     for _ in 0..20 {
-        let crashed = Observation::now(at(5), Outcome::Crashed);
+        let crashed = Observation::now(at(5), ObservedOutcome::Crashed);
         optimizer.tell(crashed).unwrap();
     }
     for x in [1, 2, 3, 8, 9] {
@@ -80,14 +81,14 @@ fn what_was_chosen_takes_the_place_of_all_else_where_it_is_lower_with_three_to_o
     let best = |strategy: Strategy, variance: f64, asked: bool| {
         let mut optimizer = Optimizer::new(ten(), settings(1, strategy)).unwrap();
         for (x, value) in [(1, 2.0), (4, 1.0), (6, 2.0), (9, 2.0), (3, 0.9)] {
-            let measured = Measured {
+            let measured = MeasuredValue {
                 value,
                 variance: Some(variance),
             };
             if asked {
                 optimizer.hold(&at(x)).unwrap();
             }
-            let observation = Observation::now(at(x), Outcome::completed(measured));
+            let observation = Observation::now(at(x), ObservedOutcome::completed(measured));
             optimizer.tell(observation).unwrap();
         }
         optimizer.best().unwrap().configuration
@@ -118,11 +119,11 @@ fn where_everything_was_tried_what_may_be_better_is_measured_again() {
     let mut told = vec![("a", 1.5), ("b", 1.02), ("c", 1.6)];
     told.resize(13, ("d", 1.0));
     for (name, value) in told {
-        let measured = Measured {
+        let measured = MeasuredValue {
             value,
             variance: Some(0.01),
         };
-        let observation = Observation::now(arm(name), Outcome::completed(measured));
+        let observation = Observation::now(arm(name), ObservedOutcome::completed(measured));
         optimizer.tell(observation).unwrap();
     }
     assert_eq!(optimizer.best().unwrap().configuration, arm("d"));
@@ -222,7 +223,7 @@ fn one_extreme_value_and_any_unit_leave_the_rest_as_it_is() {
 #[test]
 fn measurements_of_much_noise_say_nothing() {
     let sd = |variance: f64| {
-        let best = best_of_pair(|_, value| Measured {
+        let best = best_of_pair(|_, value| MeasuredValue {
             value,
             variance: Some(variance),
         });
@@ -255,7 +256,7 @@ fn an_old_violation_counts_as_little_as_its_weight() {
     for since in [2, 0] {
         let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
         let mut measured = |x: i64, excess: f64, weight: f64| {
-            let excess = Measured {
+            let excess = MeasuredValue {
                 value: excess,
                 variance: Some(0.01),
             };
@@ -309,7 +310,7 @@ fn what_is_measured_again_is_what_was_told() {
         for (x, value) in [(8, 1.0), (0, 5.0), (5, 4.0)] {
             tell(&mut optimizer, at(x), value);
         }
-        let crash = Observation::now(at(crashed), Outcome::Crashed);
+        let crash = Observation::now(at(crashed), ObservedOutcome::Crashed);
         optimizer.tell(crash).unwrap();
         for _ in 0..3 {
             let asked = optimizer.ask(1).unwrap().remove(0);
@@ -332,8 +333,8 @@ fn while_nothing_is_feasible_a_batch_is_spread() {
             let away = at(&configuration).map(|x| (x - 0.4).powi(2));
             let excess = 0.2 + away.iter().sum::<f64>();
             let outcome = match all_crash {
-                true => Outcome::Crashed,
-                false => Outcome::Completed {
+                true => ObservedOutcome::Crashed,
+                false => ObservedOutcome::Completed {
                     objective: 1.0.into(),
                     constraints: [("limit".to_owned(), excess.into())].into(),
                 },
@@ -407,10 +408,10 @@ fn where_nearly_everything_crashes_the_search_stays_beside_what_survived() {
             let asked = optimizer.ask(1).unwrap().remove(0);
             let value = (12..18).filter(|k| !is_on(&asked, *k)).count() as f64;
             let outcome = match survives(&asked) {
-                true => Outcome::completed(value),
-                false => Outcome::Crashed,
+                true => ObservedOutcome::completed(value),
+                false => ObservedOutcome::Crashed,
             };
-            survived += usize::from(outcome != Outcome::Crashed);
+            survived += usize::from(outcome != ObservedOutcome::Crashed);
             optimizer.tell(Observation::now(asked, outcome)).unwrap();
         }
         assert!(survived >= 8, "{seed}: {survived} of 40");

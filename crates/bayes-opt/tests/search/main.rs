@@ -9,8 +9,8 @@ mod start;
 use std::collections::BTreeMap;
 
 use bayes_opt::{
-    Acquisition, Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer,
-    Outcome, Parameter, Settings, Space, Strategy, Value,
+    Acquisition, Configuration, Error, Kind, LinearConstraint, MeasuredValue, Observation,
+    ObservedOutcome, Optimizer, Parameter, Settings, Space, Strategy, Value,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -32,7 +32,7 @@ fn number(configuration: &Configuration, name: &str) -> f64 {
 }
 
 fn tell(optimizer: &mut Optimizer, configuration: Configuration, value: f64) {
-    let told = Observation::now(configuration, Outcome::completed(value));
+    let told = Observation::now(configuration, ObservedOutcome::completed(value));
     optimizer.tell(told).unwrap();
 }
 
@@ -231,9 +231,9 @@ fn ask_is_fast() {
             let crashes =
                 number(&configuration, "p04") > 0.8 && number(&configuration, "p03") > 55.0;
             let outcome = if some_crash && crashes {
-                Outcome::Crashed
+                ObservedOutcome::Crashed
             } else {
-                Outcome::completed(value)
+                ObservedOutcome::completed(value)
             };
             optimizer
                 .tell(Observation::now(configuration, outcome))
@@ -364,9 +364,9 @@ fn crashes_are_learned_and_never_repeated() {
             let memory = number(&configuration, "memory");
             let outcome = if memory > 60.0 {
                 crashed.push(configuration.clone());
-                Outcome::Crashed
+                ObservedOutcome::Crashed
             } else {
-                Outcome::completed(100.0 - memory)
+                ObservedOutcome::completed(100.0 - memory)
             };
             optimizer
                 .tell(Observation::now(configuration, outcome))
@@ -395,12 +395,12 @@ fn a_measured_violation_is_not_recommended() {
             (0.501, 0.001),
             (0.9, 4.0),
         ] {
-            let excess = Measured {
+            let excess = MeasuredValue {
                 value: excess,
                 variance,
             };
-            let outcome = Outcome::Completed {
-                objective: Measured {
+            let outcome = ObservedOutcome::Completed {
+                objective: MeasuredValue {
                     value: 10.0 - x,
                     variance: Some(1e-9),
                 },
@@ -434,12 +434,12 @@ fn constraints_bound_the_search() {
                 excess = excess.max(0.0);
             }
             violations += u32::from(excess > 0.0);
-            let outcome = Outcome::Completed {
-                objective: Measured {
+            let outcome = ObservedOutcome::Completed {
+                objective: MeasuredValue {
                     value: x + y,
                     variance: Some(1e-6),
                 },
-                constraints: BTreeMap::from([("ring".to_owned(), Measured::from(excess))]),
+                constraints: BTreeMap::from([("ring".to_owned(), MeasuredValue::from(excess))]),
             };
             optimizer
                 .tell(Observation::now(configuration, outcome))
@@ -511,7 +511,7 @@ fn constraints_that_nothing_drawn_holds_to_are_explored_from_within() {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         let sum: f64 = names.iter().map(|name| number(&configuration, name)).sum();
         assert!(sum <= 1.0 + 1e-9, "{configuration}");
-        let outcome = Outcome::completed(missed(&configuration));
+        let outcome = ObservedOutcome::completed(missed(&configuration));
         optimizer
             .tell(Observation::now(configuration.clone(), outcome))
             .unwrap();
@@ -547,7 +547,7 @@ fn when_all_crashed_nothing_is_left() {
     for _ in 0..2 {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         optimizer
-            .tell(Observation::now(configuration, Outcome::Crashed))
+            .tell(Observation::now(configuration, ObservedOutcome::Crashed))
             .unwrap();
     }
     assert_eq!(optimizer.ask(1), Err(Error::Exhausted));
@@ -622,7 +622,7 @@ fn wrong_tells_are_refused_and_change_nothing() {
     .unwrap();
     let configuration = branin_space().default_configuration();
     let tell = |optimizer: &mut Optimizer, value: f64, variance, weight| {
-        let outcome = Outcome::completed(Measured { value, variance });
+        let outcome = ObservedOutcome::completed(MeasuredValue { value, variance });
         optimizer.tell(Observation {
             configuration: configuration.clone(),
             outcome,
@@ -649,7 +649,7 @@ fn wrong_tells_are_refused_and_change_nothing() {
         tell(&mut optimizer, 1.0, None, 0.0),
         Err(Error::Weight { .. })
     ));
-    let outside = Observation::now(Configuration::default(), Outcome::Crashed);
+    let outside = Observation::now(Configuration::default(), ObservedOutcome::Crashed);
     assert!(matches!(optimizer.tell(outside), Err(Error::Space(_))));
     assert_eq!(optimizer.best(), None);
     tell(&mut optimizer, 1.0, Some(0.1), 0.5).unwrap();
@@ -679,7 +679,7 @@ fn a_large_space_of_lists_is_searched_on_after_many_observations() {
         // What crashes is no observation of the objective, but costs as much to look at.
         configuration.0.insert("x00".to_owned(), Value::Int(8));
         configuration.0.insert("x01".to_owned(), Value::Int(8));
-        let crashed = Observation::now(configuration, Outcome::Crashed);
+        let crashed = Observation::now(configuration, ObservedOutcome::Crashed);
         optimizer.tell(crashed).unwrap();
     }
     let asked = optimizer.ask(1).unwrap().remove(0);

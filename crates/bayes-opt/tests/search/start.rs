@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use bayes_opt::{Configuration, Kind, Observation, Optimizer, Outcome, Parameter, Settings, Space};
+use bayes_opt::{
+    Configuration, Kind, Observation, ObservedOutcome, Optimizer, Parameter, Settings, Space,
+};
 
 use crate::{float, number};
 
@@ -81,9 +83,9 @@ fn length_of_start(parameters: &[Parameter], crashes: usize) -> usize {
         let [one, other] = searches.each_mut().map(|(optimizer, sign)| {
             let asked = optimizer.ask(1).unwrap().remove(0);
             let outcome = if *round < crashes {
-                Outcome::Crashed
+                ObservedOutcome::Crashed
             } else {
-                Outcome::completed(*sign * (number(&asked, "x") + 0.1))
+                ObservedOutcome::completed(*sign * (number(&asked, "x") + 0.1))
             };
             let told = Observation::now(asked.clone(), outcome);
             optimizer.tell(told).unwrap();

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block_load::generator::{self, Arrivals};
+use block_load::generator::{self, ArrivalProcess};
 use block_load::nbd::Nbd;
-use qos::{Objective, Operation, Request, Scheduler, TenantSpec};
+use qos::{Objective, Operation, Scheduler, TenantRequest, TenantSpec};
 
 use crate::servers::Server;
 use crate::{Bench, Fallible};
@@ -36,7 +36,7 @@ impl Bench {
                 let server = self.many_tenants(&names[..tenants], None)?;
                 let mut nbd = Nbd::connect_each(server.address, exports)?;
                 let mut load = self.load(
-                    Arrivals::Closed {
+                    ArrivalProcess::Closed {
                         depth: exports.len() as u32,
                     },
                     1.0,
@@ -61,7 +61,7 @@ impl Bench {
             let server = self.many_tenants(&names, Some(1.5e6))?;
             let mut nbd = Nbd::connect_each(server.address, &many)?;
             let mut load = self.load(
-                Arrivals::Closed {
+                ArrivalProcess::Closed {
                     depth: many.len() as u32,
                 },
                 1.0,
@@ -163,7 +163,7 @@ fn price(tenants: usize, has_objectives: bool) -> Fallible<f64> {
     const BATCH: usize = 32;
     const ROUNDS: usize = 20_000;
     let model = qos::simulated::p3600_model();
-    let device = Arc::new(qos::Device::for_threads(Some(model), 1));
+    let device = Arc::new(qos::SharedDevice::for_threads(Some(model), 1));
     let mut scheduler: Scheduler<u32> = Scheduler::new(device)?;
     let mut ids = Vec::new();
     for index in 0..tenants {
@@ -187,7 +187,7 @@ fn price(tenants: usize, has_objectives: bool) -> Fallible<f64> {
         now_ns += 100_000;
         for _ in 0..BATCH {
             at = (at + 1) % ids.len();
-            let request = Request {
+            let request = TenantRequest {
                 operation: Operation::Read,
                 len_bytes: 4096,
                 token: 0,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use block_load::generator::{self, Arrivals, Load, Outcome};
+use block_load::generator::{self, ArrivalProcess, LoadResult, LoadSpec};
 use block_load::nbd::Nbd;
 use qos::{Curve, Objective};
 
@@ -163,8 +163,8 @@ impl Bench {
     }
 
     /// The load of the tenant with the objective.
-    fn reader(&self, objective: &Objective, seconds: u64, round: usize) -> Load {
-        let arrivals = Arrivals::Open {
+    fn reader(&self, objective: &Objective, seconds: u64, round: usize) -> LoadSpec {
+        let arrivals = ArrivalProcess::Open {
             iops: ASKED * f64::from(objective.iops),
             depth_max: 256,
         };
@@ -176,7 +176,7 @@ impl Bench {
         load
     }
 
-    fn add_critical(&mut self, name: &str, case: Case, p95_us: u32, outcome: &Outcome) {
+    fn add_critical(&mut self, name: &str, case: Case, p95_us: u32, outcome: &LoadResult) {
         let windows = &outcome.windows_p95_us;
         println!("{}: {windows:.0?} µs", case.name());
         let held = windows
@@ -215,7 +215,7 @@ impl Bench {
         (seconds, iops): (u64, f64),
         fastest_us: &mut f64,
     ) -> Fallible<()> {
-        let arrivals = Arrivals::Open {
+        let arrivals = ArrivalProcess::Open {
             iops,
             depth_max: 256,
         };
@@ -279,8 +279,8 @@ impl Bench {
                     self.add_critical(&name, case, p95_us, &outcome);
                     continue;
                 }
-                let mut writer = Load {
-                    arrivals: Arrivals::Closed {
+                let mut writer = LoadSpec {
+                    arrivals: ArrivalProcess::Closed {
                         depth: WRITER_DEPTH,
                     },
                     read_share: 0.0,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block_load::disk;
-use block_load::generator::{self, Arrivals, Load, Order, Outcome};
+use block_load::generator::{self, AccessPattern, ArrivalProcess, LoadResult, LoadSpec};
 use block_load::medium::Medium;
 use block_load::nbd::Nbd;
 use block_load::nvme::Nvme;
@@ -38,18 +38,18 @@ const RATES: &[f64] = &[5e3, 1e4, 2e4, 3e4, 4e4, 5e4, 6e4, 7e4, 8e4, 9e4, 1e5];
 impl Bench {
     pub(crate) fn load(
         &self,
-        arrivals: Arrivals,
+        arrivals: ArrivalProcess,
         read_share: f64,
         len_bytes: u32,
         size_bytes: u64,
-    ) -> Load {
-        Load {
+    ) -> LoadSpec {
+        LoadSpec {
             arrivals,
             read_share,
             len_bytes,
             read_area: 0..size_bytes,
             write_area: Some(0..size_bytes),
-            order: Order::Random,
+            order: AccessPattern::Random,
             warm_up: Duration::from_millis(300),
             duration: Duration::from_secs_f64(self.seconds),
             is_polling: true,
@@ -97,13 +97,13 @@ impl Bench {
 
     /// The whole memory is written once, so that no read is one of a hole.
     fn fill(nbd: &mut Nbd, size_bytes: u64) -> Fallible<()> {
-        let load = Load {
-            arrivals: Arrivals::Closed { depth: 8 },
+        let load = LoadSpec {
+            arrivals: ArrivalProcess::Closed { depth: 8 },
             read_share: 0.0,
             len_bytes: 1 << 20,
             read_area: 0..size_bytes,
             write_area: Some(0..size_bytes),
-            order: Order::Sequential,
+            order: AccessPattern::Sequential,
             warm_up: Duration::ZERO,
             duration: Duration::from_secs(1),
             is_polling: true,
@@ -124,8 +124,8 @@ impl Bench {
         kind: Kind,
         server: &Server,
         nbd: &mut impl Medium,
-        load: &Load,
-    ) -> Fallible<Outcome> {
+        load: &LoadSpec,
+    ) -> Fallible<LoadResult> {
         // The warm-up is in the server's CPU time, so requests are counted in it as well.
         let mut whole = load.clone();
         whole.duration += whole.warm_up;
@@ -145,7 +145,7 @@ impl Bench {
         Ok(outcome)
     }
 
-    fn add(&mut self, part: &str, load: &str, server: &str, outcome: &Outcome) {
+    fn add(&mut self, part: &str, load: &str, server: &str, outcome: &LoadResult) {
         self.rows.add(part, load, server, "iops", outcome.iops());
         if let Some(p95_us) = outcome.read_us(0.95) {
             self.rows.add(
@@ -173,7 +173,8 @@ impl Bench {
                 Self::fill(&mut nbd, RAM_BYTES)?;
                 for (name, connections, depth) in [("1 × QD32", 1, 32), ("4 × QD32", 4, 128)] {
                     let mut nbd = Nbd::connect(server.address, "a", connections)?;
-                    let mut load = self.load(Arrivals::Closed { depth }, 1.0, 4096, RAM_BYTES);
+                    let mut load =
+                        self.load(ArrivalProcess::Closed { depth }, 1.0, 4096, RAM_BYTES);
                     load.seed = round as u64;
                     self.measure("ram", name, kind, &server, &mut nbd, &load)?;
                     if kind == OURS {
@@ -257,7 +258,7 @@ impl Bench {
         Ok(disk::Disk::new(Arc::new(options.open(path)?.into()))?)
     }
 
-    fn add_local(&mut self, part: &str, name: &str, path: &Path, load: &Load) -> Fallible<()> {
+    fn add_local(&mut self, part: &str, name: &str, path: &Path, load: &LoadSpec) -> Fallible<()> {
         let outcome = generator::run(&mut self.local(path)?, load)?;
         self.add(part, name, "local io_uring", &outcome);
         if !load.is_polling {
@@ -272,7 +273,7 @@ impl Bench {
     pub(crate) fn disk(&mut self) -> Fallible<()> {
         let path = self.file()?;
         for round in 0..self.rounds {
-            let mut load = self.load(Arrivals::Closed { depth: 32 }, 1.0, 4096, FILE_BYTES);
+            let mut load = self.load(ArrivalProcess::Closed { depth: 32 }, 1.0, 4096, FILE_BYTES);
             load.seed = round as u64;
             load.is_polling = false;
             self.add_local("disk", "QD32", &path, &load)?;
@@ -289,7 +290,7 @@ impl Bench {
     pub(crate) fn qd1(&mut self) -> Fallible<()> {
         let path = self.file()?;
         for round in 0..self.rounds {
-            let mut load = self.load(Arrivals::Closed { depth: 1 }, 1.0, 4096, FILE_BYTES);
+            let mut load = self.load(ArrivalProcess::Closed { depth: 1 }, 1.0, 4096, FILE_BYTES);
             load.seed = round as u64;
             self.add_local("qd1", "QD1", &path, &load)?;
             for kind in in_turn(round, &ALL_AND_SPINNING) {
@@ -336,9 +337,13 @@ impl Bench {
                         Self::fill(&mut nbd, size_bytes)?;
                     }
                     for (way, share) in [("read", 1.0), ("write", 0.0)] {
-                        let mut load =
-                            self.load(Arrivals::Closed { depth: 8 }, share, 128 << 10, size_bytes);
-                        load.order = Order::Sequential;
+                        let mut load = self.load(
+                            ArrivalProcess::Closed { depth: 8 },
+                            share,
+                            128 << 10,
+                            size_bytes,
+                        );
+                        load.order = AccessPattern::Sequential;
                         let name = format!("128 KiB {way}, {where_}, QD8");
                         self.measure("sequential", &name, kind, &server, &mut nbd, &load)?;
                     }
@@ -367,7 +372,7 @@ impl Bench {
                     .map(|kind| self.start(kind, &Disk::File(path.clone())))
                     .transpose()?;
                 for &iops in RATES {
-                    let arrivals = Arrivals::Open {
+                    let arrivals = ArrivalProcess::Open {
                         iops,
                         depth_max: 128,
                     };

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use block_load::picture::{Chart, Series};
-use latency_stats::{Pair, mean_interval, quantile, ratio_interval};
+use block_load::picture::{Chart, PlotLine};
+use paired_stats::{Pair, mean_interval, quantile, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::Fallible;
@@ -87,7 +87,7 @@ impl Rows {
             let mut series = chart.series.iter_mut();
             match series.find(|series| series.name == row.server) {
                 Some(series) => series.points.push(point),
-                None => chart.series.push(Series {
+                None => chart.series.push(PlotLine {
                     name: row.server.clone(),
                     points: vec![point],
                 }),

@@ -1,10 +1,10 @@
 //! Tests of calibrations.
 
 use super::*;
-use crate::medium::{Done, Io, Memory};
+use crate::medium::{Done, IoRequest, MemoryMedium};
 
-fn plan(read_percents: &[u8]) -> Plan {
-    Plan {
+fn plan(read_percents: &[u8]) -> CalibrationPlan {
+    CalibrationPlan {
         read_percents: read_percents.to_vec(),
         loads_each: 3,
         duration: Duration::from_millis(300),
@@ -26,7 +26,7 @@ fn rates_rise_to_nearly_the_highest() {
 
 #[test]
 fn memory_is_calibrated_and_the_server_can_read_what_comes_out() {
-    let mut memory = Memory::new(1 << 20);
+    let mut memory = MemoryMedium::new(1 << 20);
     let mut heard = 0;
     let made = calibrate(&mut memory, "memory", &plan(&[100]), &mut |_| heard += 1).unwrap();
     // A load that a higher rate contradicts runs again.
@@ -39,12 +39,12 @@ fn memory_is_calibrated_and_the_server_can_read_what_comes_out() {
 
 /// Answers single requests and the first of many, and nothing after them.
 struct Tired {
-    memory: Memory,
+    memory: MemoryMedium,
     left: u32,
 }
 
 impl Medium for Tired {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         self.memory.submit(io)
     }
 
@@ -61,7 +61,7 @@ impl Medium for Tired {
 #[test]
 fn loads_without_an_answer_are_left_out() {
     let mut tired = Tired {
-        memory: Memory::new(1 << 20),
+        memory: MemoryMedium::new(1 << 20),
         left: 2000,
     };
     let mut short = plan(&[100]);
@@ -78,14 +78,14 @@ fn loads_without_an_answer_are_left_out() {
 
 /// Memory whose answers wait from a certain number of answers on.
 struct Slow {
-    memory: Memory,
+    memory: MemoryMedium,
     answers: u64,
     from: u64,
     until: u64,
 }
 
 impl Medium for Slow {
-    fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+    fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         self.memory.submit(io)
     }
 
@@ -107,7 +107,7 @@ fn a_load_begins_when_the_device_is_at_rest() {
     let long = Duration::from_secs(20);
     let waited = |until: u64, rest_max: Duration| {
         let mut slow = Slow {
-            memory: Memory::new(1 << 20),
+            memory: MemoryMedium::new(1 << 20),
             answers: 0,
             from: u64::MAX,
             until,
@@ -133,8 +133,8 @@ fn a_load_begins_when_the_device_is_at_rest() {
     assert!(why.unwrap().contains("not at rest 0 s after"));
 }
 
-fn run(p95_us: f64, left_out: Option<&str>) -> Measured {
-    Measured {
+fn run(p95_us: f64, left_out: Option<&str>) -> CalibrationRun {
+    CalibrationRun {
         read_percent: 90,
         offered_iops: 100.0,
         iops: 100.0,
@@ -163,7 +163,7 @@ fn a_load_that_a_higher_rate_contradicts_runs_again() {
     })
     .unwrap();
     assert_eq!(tails_us.next(), None);
-    let counts = |load: &Measured| (load.p95_us.unwrap(), load.left_out.is_none());
+    let counts = |load: &CalibrationRun| (load.p95_us.unwrap(), load.left_out.is_none());
     let seen: Vec<(f64, bool)> = loads.iter().map(counts).collect();
     let counting = [
         (99.0, true),
@@ -186,7 +186,7 @@ fn a_load_that_a_higher_rate_contradicts_runs_again() {
 
 #[test]
 fn the_middle_run_counts_and_the_slower_one_of_two() {
-    let counted = |mut runs: Vec<Measured>| -> Vec<f64> {
+    let counted = |mut runs: Vec<CalibrationRun>| -> Vec<f64> {
         middle_first(&mut runs);
         assert!(runs[0].left_out.is_none());
         let counts = runs.iter().filter(|run| run.left_out.is_none());

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use dataplane::uring::{Uring, UringConfig};
 
-use super::error::LaunchError;
+use super::error::BlockLaunchError;
 use crate::audit::Audit;
 use crate::calibration;
-use crate::config::Config;
+use crate::config::BlockConfig;
 use crate::cores;
 use crate::creation::to_make;
 use crate::export;
@@ -41,8 +41,8 @@ pub struct Checked {
 ///
 /// # Errors
 /// What [`serve`](super::serve) would say.
-pub fn check(file: &Path) -> Result<Checked, LaunchError> {
-    let config = Config::read(file)?;
+pub fn check(file: &Path) -> Result<Checked, BlockLaunchError> {
+    let config = BlockConfig::read(file)?;
     cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
     Audit::check(&config)?;

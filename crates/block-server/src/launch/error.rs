@@ -9,13 +9,13 @@ use crate::config::{ConfigError, Place};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+pub enum BlockLaunchError {
     /// The shards, or what they stand on.
     #[error(transparent)]
     Launch(#[from] launch::LaunchError),
     /// The configuration file, or a device that it names.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    BlockConfig(#[from] ConfigError),
     /// An address of the configuration that the server cannot listen on.
     #[error("{}{source}{hint}", address_place(place.as_ref()))]
     Address {
@@ -36,19 +36,19 @@ pub enum LaunchError {
     },
 }
 
-impl From<dataplane::Error> for LaunchError {
+impl From<dataplane::Error> for BlockLaunchError {
     fn from(error: dataplane::Error) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl From<SandboxError> for LaunchError {
+impl From<SandboxError> for BlockLaunchError {
     fn from(error: SandboxError) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl LaunchError {
+impl BlockLaunchError {
     pub(super) fn start(step: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |error| launch::LaunchError::Start(step, error).into()
     }
@@ -58,7 +58,7 @@ impl LaunchError {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
             Self::Address { source, .. } => source.is_missing_privilege(),
-            Self::Config(_) | Self::SystemdSocket { .. } => false,
+            Self::BlockConfig(_) | Self::SystemdSocket { .. } => false,
         }
     }
 }

@@ -19,7 +19,7 @@ pub const RESERVE_MORE: &str = "Give the tenant a larger `iops` if `slackline se
 
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum BlockNotice {
     /// Another process has an address, and where the configuration names the address. The default
     /// has no place.
     AddressInUse(AddressInUse, Option<Place>),
@@ -66,9 +66,9 @@ pub enum Notice {
 }
 
 /// What to say of a tenant or a device.
-pub(crate) fn text(name: &str, about: qos::Notice) -> String {
+pub(crate) fn text(name: &str, about: qos::DeviceNotice) -> String {
     match about {
-        qos::Notice::Deficit {
+        qos::DeviceNotice::Deficit {
             reserved,
             queued,
             queued_tokens,
@@ -80,12 +80,12 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
             Grouped(queued.into()),
             Grouped(queued_tokens)
         ),
-        qos::Notice::DeficitOver { .. } => {
+        qos::DeviceNotice::DeficitOver { .. } => {
             format!("{name} has stayed within its reservation for 10 s")
         }
-        qos::Notice::CalibrationNoLongerHolds(drift) => {
+        qos::DeviceNotice::CalibrationNoLongerHolds(drift) => {
             format!("{name} no longer behaves as calibrated: {drift}. {CALIBRATE_AGAIN}")
         }
-        qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
+        qos::DeviceNotice::CalibrationHolds => format!("{name} behaves as calibrated again"),
     }
 }

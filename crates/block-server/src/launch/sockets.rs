@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use dataplane::launch::{self, AddressInUse};
 use dataplane::uring;
 
-use super::error::LaunchError;
-use crate::config::Config;
+use super::error::BlockLaunchError;
+use crate::config::BlockConfig;
 
 /// Sockets that clients connect to: first those for NBD, then those for NVMe/TCP.
 pub(super) struct Sockets {
@@ -19,9 +19,9 @@ pub(super) struct Sockets {
 /// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
 /// its address is one of those in the configuration.
 pub(super) fn sockets(
-    config: &Config,
+    config: &BlockConfig,
     waits: &mut dyn FnMut(AddressInUse),
-) -> Result<Sockets, LaunchError> {
+) -> Result<Sockets, BlockLaunchError> {
     let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
     let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
     let inherited = uring::inherited()?.into_iter();
@@ -30,7 +30,7 @@ pub(super) fn sockets(
     for &(_, address) in &nbd {
         config
             .may_serve_nbd_at(address)
-            .map_err(|reason| LaunchError::SystemdSocket { address, reason })?;
+            .map_err(|reason| BlockLaunchError::SystemdSocket { address, reason })?;
     }
     if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
@@ -53,19 +53,19 @@ pub(super) fn sockets(
 }
 
 fn listen(
-    config: &Config,
+    config: &BlockConfig,
     address: SocketAddr,
     waits: &mut dyn FnMut(AddressInUse),
-) -> Result<OwnedFd, LaunchError> {
+) -> Result<OwnedFd, BlockLaunchError> {
     launch::listen(address, waits).map_err(|error| at_address(config, Some(address), error))
 }
 
 /// Why an address cannot be listened on, at its place in the file.
 pub(super) fn at_address(
-    config: &Config,
+    config: &BlockConfig,
     address: Option<SocketAddr>,
     error: launch::LaunchError,
-) -> LaunchError {
+) -> BlockLaunchError {
     let kind = match &error {
         launch::LaunchError::Metrics(_, source)
         | launch::LaunchError::Dataplane(dataplane::Error::Listen { source, .. }) => source.kind(),
@@ -76,7 +76,7 @@ pub(super) fn at_address(
         std::io::ErrorKind::AddrNotAvailable => ". `ip address` shows the addresses of this host",
         _ => "",
     };
-    LaunchError::Address {
+    BlockLaunchError::Address {
         place: address.and_then(|address| config.place_of_address(address).cloned()),
         source: Box::new(error),
         hint,

@@ -108,7 +108,7 @@ pub struct Chosen<E> {
 
 /// What comes after one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step<E> {
+pub enum HandshakeStep<E> {
     /// More bytes are needed.
     Wait,
     /// The step is done: go on with the rest.
@@ -207,7 +207,7 @@ impl Handshake {
         bytes: &[u8],
         catalogue: &C,
         out: &mut Vec<u8>,
-    ) -> (usize, Step<C::Export>) {
+    ) -> (usize, HandshakeStep<C::Export>) {
         if !self.has_greeted {
             return self.client_flags(bytes);
         }
@@ -215,42 +215,49 @@ impl Handshake {
             let skipped = self.skip_bytes.min(bytes.len());
             self.skip_bytes -= skipped;
             let is_done = self.skip_bytes == 0;
-            return (skipped, if is_done { Step::Next } else { Step::Wait });
+            return (
+                skipped,
+                if is_done {
+                    HandshakeStep::Next
+                } else {
+                    HandshakeStep::Wait
+                },
+            );
         }
         let Some((header, rest)) = bytes.split_at_checked(OPTION_HEADER_BYTES) else {
-            return (0, Step::Wait);
+            return (0, HandshakeStep::Wait);
         };
         if !header.starts_with(OPTION_MAGIC) {
-            return (0, Step::Close);
+            return (0, HandshakeStep::Close);
         }
         let option = number32(&header[8..12]);
         let len = usize::try_from(number32(&header[12..16])).unwrap_or(usize::MAX);
         if len > OPTION_MAX_BYTES {
             if len > OPTION_SKIP_MAX_BYTES || option == option::EXPORT_NAME {
-                return (0, Step::Close);
+                return (0, HandshakeStep::Close);
             }
             reply(out, option, answer::TOO_BIG, &[]);
             self.skip_bytes = len;
-            return (OPTION_HEADER_BYTES, Step::Next);
+            return (OPTION_HEADER_BYTES, HandshakeStep::Next);
         }
         let Some(data) = rest.get(..len) else {
-            return (0, Step::Wait);
+            return (0, HandshakeStep::Wait);
         };
         let step = self.option(option, data, catalogue, out);
         (OPTION_HEADER_BYTES + len, step)
     }
 
-    fn client_flags<E>(&mut self, bytes: &[u8]) -> (usize, Step<E>) {
+    fn client_flags<E>(&mut self, bytes: &[u8]) -> (usize, HandshakeStep<E>) {
         let Some(flags) = bytes.get(..4) else {
-            return (0, Step::Wait);
+            return (0, HandshakeStep::Wait);
         };
         let flags = number32(flags);
         if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
-            return (0, Step::Close);
+            return (0, HandshakeStep::Close);
         }
         self.has_greeted = true;
         self.has_no_zeroes = flags & u32::from(NO_ZEROES) != 0;
-        (4, Step::Next)
+        (4, HandshakeStep::Next)
     }
 
     fn option<C: Catalogue>(
@@ -259,14 +266,14 @@ impl Handshake {
         data: &[u8],
         catalogue: &C,
         out: &mut Vec<u8>,
-    ) -> Step<C::Export> {
+    ) -> HandshakeStep<C::Export> {
         let needs_tls = self.tls == TlsPolicy::Required && !self.is_tls;
         match option {
             option::ABORT => {
                 reply(out, option, answer::ACK, &[]);
-                return Step::Close;
+                return HandshakeStep::Close;
             }
-            option::EXPORT_NAME if needs_tls => return Step::Close,
+            option::EXPORT_NAME if needs_tls => return HandshakeStep::Close,
             option::EXPORT_NAME => return self.export_name(data, catalogue, out),
             option::STARTTLS => return self.start_tls(data, out),
             _ if needs_tls => reply(
@@ -286,7 +293,7 @@ impl Handshake {
             }
             option::INFO | option::GO => {
                 if let Some(chosen) = self.go(option, data, catalogue, out) {
-                    return Step::Begin(chosen);
+                    return HandshakeStep::Begin(chosen);
                 }
             }
             option::STRUCTURED_REPLY if !data.is_empty() => {
@@ -311,10 +318,10 @@ impl Handshake {
             }
             _ => reply(out, option, answer::UNSUPPORTED, &[]),
         }
-        Step::Next
+        HandshakeStep::Next
     }
 
-    fn start_tls<E>(&self, data: &[u8], out: &mut Vec<u8>) -> Step<E> {
+    fn start_tls<E>(&self, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep<E> {
         let option = option::STARTTLS;
         if !data.is_empty() || self.is_tls {
             reply(out, option, answer::INVALID, &[]);
@@ -327,9 +334,9 @@ impl Handshake {
             );
         } else {
             reply(out, option, answer::ACK, &[]);
-            return Step::StartTls;
+            return HandshakeStep::StartTls;
         }
-        Step::Next
+        HandshakeStep::Next
     }
 
     fn export_name<C: Catalogue>(
@@ -337,14 +344,14 @@ impl Handshake {
         data: &[u8],
         catalogue: &C,
         out: &mut Vec<u8>,
-    ) -> Step<C::Export> {
+    ) -> HandshakeStep<C::Export> {
         let name = std::str::from_utf8(data).ok();
         let found = name.and_then(|name| Some((name, catalogue.find(name)?)));
         let Some((name, export)) = found else {
-            return Step::Close;
+            return HandshakeStep::Close;
         };
         if self.style == Style::Extended {
-            return Step::Close;
+            return HandshakeStep::Close;
         }
         let described = catalogue.describe(&export);
         out.extend_from_slice(&described.size_bytes.to_be_bytes());
@@ -352,7 +359,7 @@ impl Handshake {
         if !self.has_no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
-        Step::Begin(self.chosen(export, name))
+        HandshakeStep::Begin(self.chosen(export, name))
     }
 
     fn chosen<E>(&self, export: E, name: &str) -> Chosen<E> {

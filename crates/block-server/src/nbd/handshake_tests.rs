@@ -62,16 +62,20 @@ fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
 fn begun(tls: TlsPolicy) -> Handshake {
     let mut handshake = Handshake::new(tls);
     let step = handshake.step(&3_u32.to_be_bytes(), &Two, &mut Vec::new());
-    assert_eq!(step, (4, Step::Next));
+    assert_eq!(step, (4, HandshakeStep::Next));
     handshake
 }
 
 /// The step that an option leads to, and the types of the replies.
-fn send(handshake: &mut Handshake, option: u32, data: &[u8]) -> (Step<&'static str>, Vec<u32>) {
+fn send(
+    handshake: &mut Handshake,
+    option: u32,
+    data: &[u8],
+) -> (HandshakeStep<&'static str>, Vec<u32>) {
     let bytes = option_bytes(option, data);
     let mut out = Vec::new();
     let (used, step) = handshake.step(&bytes, &Two, &mut out);
-    assert!(used == bytes.len() || step == Step::Close);
+    assert!(used == bytes.len() || step == HandshakeStep::Close);
     let mut kinds = Vec::new();
     let mut rest = &out[..];
     while rest.len() >= 20 {
@@ -96,7 +100,7 @@ fn a_client_lists_asks_and_goes() {
     assert_eq!(kinds, [answer::META_CONTEXT, answer::ACK]);
     let data = go_data("a", &[info::BLOCK_SIZE, info::NAME, 999]);
     let (step, kinds) = send(&mut handshake, option::INFO, &data);
-    assert_eq!(step, Step::Next);
+    assert_eq!(step, HandshakeStep::Next);
     assert_eq!(
         kinds,
         [answer::INFO, answer::INFO, answer::INFO, answer::ACK]
@@ -107,7 +111,7 @@ fn a_client_lists_asks_and_goes() {
         style: Style::Structured,
         has_allocation: true,
     };
-    assert_eq!(step, Step::Begin(chosen));
+    assert_eq!(step, HandshakeStep::Begin(chosen));
 }
 
 #[test]
@@ -141,27 +145,30 @@ fn refusals_name_their_reason_and_the_negotiation_goes_on() {
     ];
     for (option, data, kind) in cases {
         let (step, kinds) = send(&mut handshake, option, &data);
-        assert_eq!((step, kinds), (Step::Next, vec![kind]), "{option}");
+        assert_eq!((step, kinds), (HandshakeStep::Next, vec![kind]), "{option}");
     }
     // An export name cannot be refused in words.
     let (step, _) = send(&mut handshake, option::EXPORT_NAME, b"c");
-    assert_eq!(step, Step::Close);
+    assert_eq!(step, HandshakeStep::Close);
 }
 
 #[test]
 fn before_tls_a_server_with_tls_answers_nothing_else() {
     let mut handshake = begun(TlsPolicy::Required);
     let (step, kinds) = send(&mut handshake, option::GO, &go_data("a", &[]));
-    assert_eq!((step, kinds), (Step::Next, vec![answer::TLS_REQUIRED]));
+    assert_eq!(
+        (step, kinds),
+        (HandshakeStep::Next, vec![answer::TLS_REQUIRED])
+    );
     let (step, _) = send(&mut handshake, option::LIST, &[]);
-    assert_eq!(step, Step::Next);
+    assert_eq!(step, HandshakeStep::Next);
     let (step, kinds) = send(&mut handshake, option::STARTTLS, &[]);
-    assert_eq!((step, kinds), (Step::StartTls, vec![answer::ACK]));
+    assert_eq!((step, kinds), (HandshakeStep::StartTls, vec![answer::ACK]));
     handshake.on_tls();
     let (step, _) = send(&mut handshake, option::GO, &go_data("a", &[]));
-    assert!(matches!(step, Step::Begin(_)));
+    assert!(matches!(step, HandshakeStep::Begin(_)));
     let (step, _) = send(&mut begun(TlsPolicy::Required), option::EXPORT_NAME, b"a");
-    assert_eq!(step, Step::Close);
+    assert_eq!(step, HandshakeStep::Close);
 }
 
 #[test]
@@ -176,7 +183,7 @@ fn a_context_of_another_export_does_not_count() {
         &meta_data("a", &[]),
     );
     let (step, _) = send(&mut handshake, option::GO, &go_data("a", &[]));
-    assert!(matches!(step, Step::Begin(chosen) if !chosen.has_allocation));
+    assert!(matches!(step, HandshakeStep::Begin(chosen) if !chosen.has_allocation));
 }
 
 #[test]
@@ -187,7 +194,7 @@ fn a_long_option_is_skipped_and_an_absurd_one_ends_it() {
     let mut used = 0;
     while used < long.len() {
         let (more, step) = handshake.step(&long[used..], &Two, &mut out);
-        assert!(more > 0 && step != Step::Close);
+        assert!(more > 0 && step != HandshakeStep::Close);
         used += more;
     }
     assert_eq!(number32(&out[12..16]), answer::TOO_BIG);
@@ -196,7 +203,7 @@ fn a_long_option_is_skipped_and_an_absurd_one_ends_it() {
     let mut absurd = option_bytes(option::LIST, &[]);
     absurd[12..].copy_from_slice(&u32::MAX.to_be_bytes());
     let (_, step) = handshake.step(&absurd, &Two, &mut out);
-    assert_eq!(step, Step::Close);
+    assert_eq!(step, HandshakeStep::Close);
 }
 
 proptest! {
@@ -226,8 +233,8 @@ proptest! {
             prop_assert!(used <= bytes.len() - at);
             at += used;
             match step {
-                Step::Next => prop_assert!(used > 0),
-                Step::Wait | Step::Close | Step::StartTls | Step::Begin(_) => break,
+                HandshakeStep::Next => prop_assert!(used > 0),
+                HandshakeStep::Wait | HandshakeStep::Close | HandshakeStep::StartTls | HandshakeStep::Begin(_) => break,
             }
         }
         prop_assert!(out.len() < 64 * 1024);

@@ -47,12 +47,12 @@ pub struct Address {
 
 /// The front of a reply: at most 40 bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Header {
+pub struct ReplyHeader {
     bytes: [u8; 40],
     len: usize,
 }
 
-impl Header {
+impl ReplyHeader {
     fn new() -> Self {
         Self {
             bytes: [0; 40],
@@ -72,16 +72,16 @@ impl Header {
 }
 
 impl Address {
-    fn simple(&self, errno: u32) -> Header {
-        let mut header = Header::new();
+    fn simple(&self, errno: u32) -> ReplyHeader {
+        let mut header = ReplyHeader::new();
         header.push(&SIMPLE_MAGIC.to_be_bytes());
         header.push(&errno.to_be_bytes());
         header.push(&self.cookie.to_be_bytes());
         header
     }
 
-    fn chunk(&self, chunk: Chunk, payload_bytes: u32) -> Header {
-        let mut header = Header::new();
+    fn chunk(&self, chunk: Chunk, payload_bytes: u32) -> ReplyHeader {
+        let mut header = ReplyHeader::new();
         let is_extended = self.style == Style::Extended;
         let magic = if is_extended {
             EXTENDED_MAGIC
@@ -102,7 +102,7 @@ impl Address {
     }
 
     /// Success without data.
-    pub fn done(&self) -> Header {
+    pub fn done(&self) -> ReplyHeader {
         match self.style {
             Style::Simple | Style::Structured => self.simple(0),
             Style::Extended => self.chunk(Chunk::None, 0),
@@ -110,7 +110,7 @@ impl Address {
     }
 
     /// The front of the answer to a read: `len_bytes` of data follow.
-    pub fn data(&self, len_bytes: u32) -> Header {
+    pub fn data(&self, len_bytes: u32) -> ReplyHeader {
         match self.style {
             Style::Simple => self.simple(0),
             // A chunk of data must hold some.

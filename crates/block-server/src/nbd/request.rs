@@ -22,7 +22,7 @@ pub const FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Read.
     Read,
     /// Write: a payload follows.
@@ -43,7 +43,7 @@ pub enum Kind {
     Unknown(u16),
 }
 
-impl Kind {
+impl RequestKind {
     fn of(number: u16) -> Self {
         match number {
             0 => Self::Read,
@@ -61,9 +61,9 @@ impl Kind {
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// What is asked for.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// `FLAG_…`.
     pub flags: u16,
     /// The client's own number of the request.
@@ -87,7 +87,7 @@ pub enum Garbage {
     Payload(u64),
 }
 
-impl Request {
+impl NbdRequest {
     /// How many bytes follow the header, as a length of memory.
     pub fn payload_len(&self) -> usize {
         self.payload_bytes as usize
@@ -117,7 +117,7 @@ impl Request {
         if bytes.len() < header_bytes {
             return Ok(None);
         }
-        let kind = Kind::of(number16(&bytes[6..8]));
+        let kind = RequestKind::of(number16(&bytes[6..8]));
         let flags = number16(&bytes[4..6]);
         let len_bytes = if is_extended {
             number(&bytes[24..32])
@@ -127,7 +127,7 @@ impl Request {
         let has_payload = if is_extended {
             flags & FLAG_PAYLOAD_LEN != 0
         } else {
-            kind == Kind::Write
+            kind == RequestKind::Write
         };
         let payload_bytes = if has_payload {
             u32::try_from(len_bytes)
@@ -150,11 +150,11 @@ impl Request {
 
     fn allowed_flags(&self, style: Style) -> u16 {
         let own = match self.kind {
-            Kind::Read if style == Style::Simple => 0,
-            Kind::Read => FLAG_DF,
-            Kind::Write if style == Style::Extended => FLAG_PAYLOAD_LEN,
-            Kind::WriteZeroes => FLAG_NO_HOLE | FLAG_FAST_ZERO,
-            Kind::BlockStatus => FLAG_REQ_ONE,
+            RequestKind::Read if style == Style::Simple => 0,
+            RequestKind::Read => FLAG_DF,
+            RequestKind::Write if style == Style::Extended => FLAG_PAYLOAD_LEN,
+            RequestKind::WriteZeroes => FLAG_NO_HOLE | FLAG_FAST_ZERO,
+            RequestKind::BlockStatus => FLAG_REQ_ONE,
             _ => 0,
         };
         own | FLAG_FUA
@@ -170,31 +170,34 @@ impl Request {
         style: Style,
         has_allocation: bool,
     ) -> Result<(), (Errno, &'static str)> {
-        if let Kind::Unknown(_) = self.kind {
+        if let RequestKind::Unknown(_) = self.kind {
             return Err((Errno::Invalid, "unknown command"));
         }
         if self.flags & !self.allowed_flags(style) != 0 {
             return Err((Errno::Invalid, "a flag that this command does not have"));
         }
-        let writes = matches!(self.kind, Kind::Write | Kind::Trim | Kind::WriteZeroes);
+        let writes = matches!(
+            self.kind,
+            RequestKind::Write | RequestKind::Trim | RequestKind::WriteZeroes
+        );
         if writes && export.is_read_only {
             return Err((Errno::NotPermitted, "the export is read-only"));
         }
         match self.kind {
-            Kind::Flush if self.offset != 0 || self.len_bytes != 0 => {
+            RequestKind::Flush if self.offset != 0 || self.len_bytes != 0 => {
                 return Err((Errno::Invalid, "a flush has neither offset nor length"));
             }
-            Kind::Flush | Kind::Disconnect => return Ok(()),
-            Kind::Write if style == Style::Extended && !self.has(FLAG_PAYLOAD_LEN) => {
+            RequestKind::Flush | RequestKind::Disconnect => return Ok(()),
+            RequestKind::Write if style == Style::Extended && !self.has(FLAG_PAYLOAD_LEN) => {
                 return Err((Errno::Invalid, "a write without NBD_CMD_FLAG_PAYLOAD_LEN"));
             }
-            Kind::BlockStatus if !has_allocation => {
+            RequestKind::BlockStatus if !has_allocation => {
                 return Err((Errno::Invalid, "no metadata context was negotiated"));
             }
-            Kind::BlockStatus if self.len_bytes == 0 => {
+            RequestKind::BlockStatus if self.len_bytes == 0 => {
                 return Err((Errno::Invalid, "a block status of no bytes"));
             }
-            Kind::Read if self.len_bytes > PAYLOAD_MAX_BYTES.into() => {
+            RequestKind::Read if self.len_bytes > PAYLOAD_MAX_BYTES.into() => {
                 return Err((Errno::Invalid, "a read above 32 MiB"));
             }
             _ => {}
@@ -202,7 +205,7 @@ impl Request {
         let end = self.offset.checked_add(self.len_bytes);
         if end.is_none_or(|end| end > export.size_bytes) {
             let errno = match self.kind {
-                Kind::Write | Kind::WriteZeroes => Errno::NoSpace,
+                RequestKind::Write | RequestKind::WriteZeroes => Errno::NoSpace,
                 _ => Errno::Invalid,
             };
             return Err((errno, "beyond the end of the export"));
@@ -247,7 +250,7 @@ mod tests {
     }
 
     fn verdict(bytes: &[u8], style: Style, is_read_only: bool) -> Result<(), Errno> {
-        let (request, _) = Request::parse(bytes, style).unwrap().unwrap();
+        let (request, _) = NbdRequest::parse(bytes, style).unwrap().unwrap();
         request
             .check(&export(is_read_only), style, true)
             .map_err(|(errno, _)| errno)
@@ -295,7 +298,7 @@ mod tests {
     #[test]
     fn payloads_follow_writes_alone_and_have_a_limit() {
         let payload = |bytes: &[u8], style| {
-            Request::parse(bytes, style).map(|parsed| parsed.unwrap().0.payload_bytes)
+            NbdRequest::parse(bytes, style).map(|parsed| parsed.unwrap().0.payload_bytes)
         };
         assert_eq!(payload(&compact(0, 1, 0, 512), Style::Simple), Ok(512));
         assert_eq!(payload(&compact(0, 0, 0, 512), Style::Simple), Ok(0));
@@ -321,11 +324,11 @@ mod tests {
                 let magic = if is_extended { EXTENDED_MAGIC } else { COMPACT_MAGIC };
                 bytes[..4].copy_from_slice(&magic.to_be_bytes());
             }
-            if let Ok(Some((request, used))) = Request::parse(&bytes, style) {
+            if let Ok(Some((request, used))) = NbdRequest::parse(&bytes, style) {
                 prop_assert!(used <= bytes.len());
                 prop_assert!(request.payload_bytes <= PAYLOAD_MAX_BYTES);
                 if request.check(&export(false), style, true).is_ok()
-                    && request.kind != Kind::Disconnect
+                    && request.kind != RequestKind::Disconnect
                 {
                     prop_assert!(request.offset + request.len_bytes <= 1 << 30);
                 }

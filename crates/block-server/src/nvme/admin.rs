@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::command::{Entry, FABRICS, Status};
-use super::controller::Controller;
-use super::features::{Features, HOST_ID, HOST_ID_BYTES, Value};
+use super::command::{FABRICS, Status, SubmissionEntry};
+use super::controller::NvmeController;
+use super::features::{FeatureValue, Features, HOST_ID, HOST_ID_BYTES};
 use super::identify::{self, EVENTS_MAX, IDENTIFY_BYTES, NAMESPACE_EVENTS, VERSION};
-use super::view::View;
+use super::view::AdminView;
 use super::{QUEUE_ENTRIES, log_page};
 
 const GET_LOG: u8 = 0x02;
@@ -39,7 +39,7 @@ const LOG_BYTES: usize = 128 << 10;
 
 /// What a command is answered with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AdminAnswer {
     /// A result.
     Done(u64),
     /// Data, and a completion.
@@ -53,7 +53,7 @@ pub enum Answer {
 /// An admin queue.
 pub struct Admin {
     /// The controller.
-    pub controller: Arc<Controller>,
+    pub controller: Arc<NvmeController>,
     configuration: u32,
     status: u32,
     features: Features,
@@ -68,7 +68,7 @@ pub struct Admin {
 }
 
 /// Bytes of data that a command gives at most. The memory is reserved before it is carried out.
-pub fn data_bytes(entry: &Entry) -> usize {
+pub fn data_bytes(entry: &SubmissionEntry) -> usize {
     match entry.opcode() {
         IDENTIFY => IDENTIFY_BYTES,
         GET_LOG => log_bytes(entry).min(LOG_BYTES),
@@ -77,14 +77,14 @@ pub fn data_bytes(entry: &Entry) -> usize {
     }
 }
 
-fn log_bytes(entry: &Entry) -> usize {
+fn log_bytes(entry: &SubmissionEntry) -> usize {
     let dwords = u64::from(entry.dword(10) >> 16) | u64::from(entry.dword(11) & 0xffff) << 16;
     usize::try_from(4 * (dwords + 1)).unwrap_or(usize::MAX)
 }
 
 impl Admin {
     /// The queue of a new controller.
-    pub fn new(controller: Arc<Controller>) -> Self {
+    pub fn new(controller: Arc<NvmeController>) -> Self {
         Self {
             controller,
             configuration: 0,
@@ -98,57 +98,60 @@ impl Admin {
     }
 
     /// Carries out a command.
-    pub fn execute(&mut self, entry: &Entry, view: &View<'_>) -> Answer {
+    pub fn execute(&mut self, entry: &SubmissionEntry, view: &AdminView<'_>) -> AdminAnswer {
         if entry.has_wrong_flags() {
-            return Answer::Failed(Status::INVALID_FIELD);
+            return AdminAnswer::Failed(Status::INVALID_FIELD);
         }
         if entry.opcode() == FABRICS {
             return self.fabrics(entry);
         }
         if self.status & READY == 0 {
-            return Answer::Failed(Status::SEQUENCE);
+            return AdminAnswer::Failed(Status::SEQUENCE);
         }
         let answer = match entry.opcode() {
             IDENTIFY => identify::identify(view, &self.controller, entry.0[40], entry.namespace())
-                .map(Answer::Data),
+                .map(AdminAnswer::Data),
             GET_LOG => self.log(entry, view),
             SET_FEATURES => {
                 let set = self.features.set(&self.controller, entry);
-                set.map(|result| Answer::Done(result.into()))
+                set.map(|result| AdminAnswer::Done(result.into()))
             }
-            GET_FEATURES => self.features.get(&self.controller, entry).map(Answer::from),
-            KEEP_ALIVE => Ok(Answer::Done(0)),
+            GET_FEATURES => self
+                .features
+                .get(&self.controller, entry)
+                .map(AdminAnswer::from),
+            KEEP_ALIVE => Ok(AdminAnswer::Done(0)),
             EVENT_REQUEST if self.requests.len() > usize::from(EVENTS_MAX) => {
                 Err(Status::EVENT_LIMIT)
             }
             EVENT_REQUEST => {
                 self.requests.push_back(entry.cid());
-                Ok(Answer::Later)
+                Ok(AdminAnswer::Later)
             }
             ABORT if !self.controller.is_discovery => Ok(self.abort(entry)),
             _ => Err(Status::INVALID_OPCODE),
         };
-        answer.unwrap_or_else(Answer::Failed)
+        answer.unwrap_or_else(AdminAnswer::Failed)
     }
 
-    fn fabrics(&mut self, entry: &Entry) -> Answer {
+    fn fabrics(&mut self, entry: &SubmissionEntry) -> AdminAnswer {
         let (offset, is_long) = (entry.dword(11), entry.0[40] & 7 == 1);
         match entry.fabrics_type() {
             PROPERTY_GET => match (offset, is_long) {
-                (CAPABILITIES_AT, true) => Answer::Done(capabilities()),
-                (VERSION_AT, false) => Answer::Done(VERSION.into()),
-                (CONFIGURATION_AT, false) => Answer::Done(self.configuration.into()),
-                (STATUS_AT, false) => Answer::Done(self.status.into()),
-                _ => Answer::Failed(Status::INVALID_FIELD),
+                (CAPABILITIES_AT, true) => AdminAnswer::Done(capabilities()),
+                (VERSION_AT, false) => AdminAnswer::Done(VERSION.into()),
+                (CONFIGURATION_AT, false) => AdminAnswer::Done(self.configuration.into()),
+                (STATUS_AT, false) => AdminAnswer::Done(self.status.into()),
+                _ => AdminAnswer::Failed(Status::INVALID_FIELD),
             },
             PROPERTY_SET if offset == CONFIGURATION_AT && !is_long => {
                 self.configure(entry.dword(12));
-                Answer::Done(0)
+                AdminAnswer::Done(0)
             }
-            PROPERTY_SET => Answer::Failed(Status::INVALID_FIELD),
+            PROPERTY_SET => AdminAnswer::Failed(Status::INVALID_FIELD),
             // A second Connect.
-            1 => Answer::Failed(Status::SEQUENCE),
-            _ => Answer::Failed(Status::INVALID_OPCODE),
+            1 => AdminAnswer::Failed(Status::SEQUENCE),
+            _ => AdminAnswer::Failed(Status::INVALID_OPCODE),
         }
     }
 
@@ -186,7 +189,11 @@ impl Admin {
         self.is_told = false;
     }
 
-    fn log(&mut self, entry: &Entry, view: &View<'_>) -> Result<Answer, Status> {
+    fn log(
+        &mut self,
+        entry: &SubmissionEntry,
+        view: &AdminView<'_>,
+    ) -> Result<AdminAnswer, Status> {
         let which = entry.0[40];
         let keeps_event = entry.0[41] & 0x80 != 0;
         let len_bytes = log_bytes(entry);
@@ -209,20 +216,20 @@ impl Admin {
         }
         let mut part: Vec<u8> = page[offset..].iter().copied().take(len_bytes).collect();
         part.resize(len_bytes, 0);
-        Ok(Answer::Data(part))
+        Ok(AdminAnswer::Data(part))
     }
 
     /// Event requests can be aborted. Other commands are too fast for that.
-    fn abort(&mut self, entry: &Entry) -> Answer {
+    fn abort(&mut self, entry: &SubmissionEntry) -> AdminAnswer {
         let (queue, cid) = (entry.u16_at(40), entry.u16_at(42));
         let found = self.requests.iter().position(|&request| request == cid);
         match found.filter(|_| queue == 0) {
             Some(at) => {
                 self.requests.remove(at);
                 self.aborted.push_back(cid);
-                Answer::Done(0)
+                AdminAnswer::Done(0)
             }
-            None => Answer::Done(1),
+            None => AdminAnswer::Done(1),
         }
     }
 
@@ -246,11 +253,11 @@ impl Admin {
     }
 }
 
-impl From<Value> for Answer {
-    fn from(value: Value) -> Self {
+impl From<FeatureValue> for AdminAnswer {
+    fn from(value: FeatureValue) -> Self {
         match value {
-            Value::Number(number) => Self::Done(number.into()),
-            Value::Data(data) => Self::Data(data),
+            FeatureValue::Number(number) => Self::Done(number.into()),
+            FeatureValue::Data(data) => Self::Data(data),
         }
     }
 }

@@ -3,16 +3,16 @@
 use crc32c::crc32c;
 use dataplane::{Calls, Time};
 
-use super::command::{Entry, Status};
+use super::command::{Status, SubmissionEntry};
 use super::queue::Queue;
 use super::{BLOCK_BYTES, io, pdu};
 use crate::connection::{Body, Connection, Phase};
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
-use crate::nbd::request::Request;
-use crate::server::Block;
+use crate::nbd::request::NbdRequest;
+use crate::server::BlockService;
 
-impl Block {
+impl BlockService {
     pub(super) fn done<C: Calls>(
         &mut self,
         queue: &mut Queue,
@@ -31,7 +31,7 @@ impl Block {
         &mut self,
         queue: &mut Queue,
         connection: &mut Connection,
-        (entry, status, result): (&Entry, Status, u64),
+        (entry, status, result): (&SubmissionEntry, Status, u64),
         reserved_bytes: usize,
         calls: &mut C,
     ) {
@@ -128,12 +128,12 @@ impl Block {
 }
 
 /// A submission entry with what the error log says of a request.
-fn entry_of(cid: u16, request: &Request) -> Entry {
+fn entry_of(cid: u16, request: &NbdRequest) -> SubmissionEntry {
     let mut bytes = [0; pdu::ENTRY_BYTES];
     bytes[2..4].copy_from_slice(&cid.to_le_bytes());
     let block = request.offset / BLOCK_BYTES;
     bytes[40..48].copy_from_slice(&block.to_le_bytes());
-    Entry(bytes)
+    SubmissionEntry(bytes)
 }
 
 fn copy_out(pending: &Pending, to: &mut [u8]) {

@@ -104,12 +104,12 @@ pub enum Sgl {
 
 /// A submission entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry(pub [u8; ENTRY_BYTES]);
+pub struct SubmissionEntry(pub [u8; ENTRY_BYTES]);
 
 /// Fabrics commands have this opcode.
 pub const FABRICS: u8 = 0x7f;
 
-impl Entry {
+impl SubmissionEntry {
     /// The opcode.
     pub fn opcode(&self) -> u8 {
         self.0[0]

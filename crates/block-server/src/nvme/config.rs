@@ -78,14 +78,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::BlockConfig;
 
     fn parse(nvme: &str) -> Result<Option<NvmeSpec>, String> {
         let text = format!(
             "{nvme}\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
              [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
         );
-        Config::parse(Path::new("b.toml"), &text)
+        BlockConfig::parse(Path::new("b.toml"), &text)
             .map(|config| config.nvme)
             .map_err(|error| error.to_string())
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::command::{Entry, Status};
-use super::controller::{Controller, Host, Subsystem};
+use super::command::{Status, SubmissionEntry};
+use super::controller::{NvmeController, NvmeHost, Subsystem};
 use super::{DISCOVERY_NQN, IO_QUEUES, NQN_MAX_BYTES, QUEUE_ENTRIES, number16};
 
 /// Bytes of the command's data.
@@ -19,7 +19,7 @@ const DISCOVERY_MS: u32 = 60_000;
 #[derive(Debug)]
 pub struct Connected {
     /// The controller.
-    pub controller: Arc<Controller>,
+    pub controller: Arc<NvmeController>,
     /// The queue: 0 is the admin queue.
     pub queue: u16,
     /// Entries of the queue.
@@ -29,15 +29,15 @@ pub struct Connected {
 }
 
 /// A refusal: the status, and the result that goes with it.
-pub type Refused = (Status, u64);
+pub type ConnectRefusal = (Status, u64);
 
 /// A wrong field of the command.
-fn in_command(at: u16) -> Refused {
+fn in_command(at: u16) -> ConnectRefusal {
     (Status::CONNECT_PARAMETER, u64::from(at))
 }
 
 /// A wrong field of the data.
-fn in_data(at: u16) -> Refused {
+fn in_data(at: u16) -> ConnectRefusal {
     (Status::CONNECT_PARAMETER, 1 << 16 | u64::from(at))
 }
 
@@ -57,10 +57,10 @@ fn name(data: &[u8], at: usize) -> Option<String> {
 /// The status to answer with.
 pub fn connect(
     subsystem: &Subsystem,
-    entry: &Entry,
+    entry: &SubmissionEntry,
     data: &[u8],
     now_ns: u64,
-) -> Result<Connected, Refused> {
+) -> Result<Connected, ConnectRefusal> {
     if entry.u16_at(40) != 0 {
         return Err((Status::CONNECT_FORMAT, 0));
     }
@@ -84,7 +84,7 @@ pub fn connect(
             return Err(in_data(16));
         }
         let asked_ms = entry.dword(12);
-        let host = Host {
+        let host = NvmeHost {
             nqn: host_nqn,
             id: host_id,
             keep_alive_ms: if is_discovery && asked_ms == 0 {
@@ -136,12 +136,12 @@ mod tests {
         data
     }
 
-    fn entry(queue: u16, size: u16) -> Entry {
+    fn entry(queue: u16, size: u16) -> SubmissionEntry {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[42..44].copy_from_slice(&queue.to_le_bytes());
         bytes[44..46].copy_from_slice(&size.to_le_bytes());
         bytes[48..52].copy_from_slice(&5000_u32.to_le_bytes());
-        Entry(bytes)
+        SubmissionEntry(bytes)
     }
 
     #[test]
@@ -149,13 +149,13 @@ mod tests {
         const NQN: &str = "nqn.2026-11.example:blocks";
         const HOST: &str = "nqn.2014-08.org.example:host";
         let subsystem = Subsystem::new(NQN, Vec::new(), &Vec::new());
-        let try_it = |entry: &Entry, data: &[u8]| connect(&subsystem, entry, data, 0);
+        let try_it = |entry: &SubmissionEntry, data: &[u8]| connect(&subsystem, entry, data, 0);
         let admin = try_it(&entry(0, 31), &data(0xffff, NQN, HOST)).unwrap();
         assert_eq!((admin.queue, admin.entries), (0, 32));
         assert!(admin.has_flow_control);
         let id = admin.controller.id;
         // Not enabled yet.
-        let refused = |entry: &Entry, data: &[u8]| try_it(entry, data).unwrap_err();
+        let refused = |entry: &SubmissionEntry, data: &[u8]| try_it(entry, data).unwrap_err();
         assert_eq!(
             refused(&entry(1, 127), &data(id, NQN, HOST)),
             (Status::SEQUENCE, 0)

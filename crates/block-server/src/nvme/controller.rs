@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::command::Status;
 use super::numbers::{self, Namespaces, Numbers};
 use super::{IO_QUEUES, Structure};
-use crate::config::{Config, ConfigError};
+use crate::config::{BlockConfig, ConfigError};
 use crate::export::{Export, Exports};
 use crate::lock::lock;
 
@@ -38,7 +38,7 @@ pub struct ErrorEntry {
 
 /// A controller: what a host's admin queue and I/O queues have in common, on whatever shard.
 #[derive(Debug)]
-pub struct Controller {
+pub struct NvmeController {
     /// The controller's number.
     pub id: u16,
     /// The host's qualified name.
@@ -62,7 +62,7 @@ pub struct Controller {
     errors: Mutex<(u64, VecDeque<ErrorEntry>)>,
 }
 
-impl Controller {
+impl NvmeController {
     /// Takes an I/O queue's number, from 1. False: it is taken.
     pub fn take_queue(&self, queue: u16) -> bool {
         let bit = 1 << (queue.saturating_sub(1) % IO_QUEUES);
@@ -113,7 +113,7 @@ impl Controller {
 
 #[derive(Default)]
 struct Registry {
-    controllers: HashMap<u16, Arc<Controller>>,
+    controllers: HashMap<u16, Arc<NvmeController>>,
     last: u16,
 }
 
@@ -128,7 +128,7 @@ pub struct Subsystem {
 }
 
 /// Who wants a controller.
-pub struct Host {
+pub struct NvmeHost {
     /// The host's qualified name.
     pub nqn: String,
     /// The host's identifier.
@@ -156,7 +156,7 @@ impl Subsystem {
     ///
     /// # Errors
     /// The number has meant another disk since the start: the line of the file is named.
-    pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
+    pub fn check(&self, config: &BlockConfig) -> Result<(), ConfigError> {
         lock(&self.numbers).check(&self.nqn, config)
     }
 
@@ -176,7 +176,7 @@ impl Subsystem {
     }
 
     /// Makes a controller. `None`: there can be no more.
-    pub fn admit(&self, host: Host, now_ns: u64) -> Option<Arc<Controller>> {
+    pub fn admit(&self, host: NvmeHost, now_ns: u64) -> Option<Arc<NvmeController>> {
         let registry = &mut *lock(&self.registry);
         if registry.controllers.len() >= usize::from(CONTROLLER_MAX) {
             return None;
@@ -187,7 +187,7 @@ impl Subsystem {
                 break;
             }
         }
-        let controller = Arc::new(Controller {
+        let controller = Arc::new(NvmeController {
             id: registry.last,
             host_nqn: host.nqn,
             host_id: host.id,
@@ -207,12 +207,12 @@ impl Subsystem {
     }
 
     /// The controller with this number.
-    pub fn find(&self, id: u16) -> Option<Arc<Controller>> {
+    pub fn find(&self, id: u16) -> Option<Arc<NvmeController>> {
         lock(&self.registry).controllers.get(&id).map(Arc::clone)
     }
 
     /// The admin queue of a controller is gone, and the controller with it.
-    pub fn remove(&self, controller: &Controller) {
+    pub fn remove(&self, controller: &NvmeController) {
         controller.kill();
         lock(&self.registry).controllers.remove(&controller.id);
     }

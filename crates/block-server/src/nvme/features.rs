@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::IO_QUEUES;
-use super::command::{Entry, Status};
-use super::controller::Controller;
+use super::command::{Status, SubmissionEntry};
+use super::controller::NvmeController;
 
 const ARBITRATION: u8 = 0x01;
 const POWER: u8 = 0x02;
@@ -38,7 +38,7 @@ pub struct Features {
 }
 
 /// What a feature is.
-pub enum Value {
+pub enum FeatureValue {
     /// A number.
     Number(u32),
     /// A data structure.
@@ -52,7 +52,7 @@ fn queues() -> u32 {
 }
 
 /// Whether a controller has a feature. Discovery controllers have few.
-fn has(controller: &Controller, feature: u8) -> bool {
+fn has(controller: &NvmeController, feature: u8) -> bool {
     let everywhere = matches!(feature, EVENTS | KEEP_ALIVE);
     let here = matches!(
         feature,
@@ -69,7 +69,7 @@ fn has(controller: &Controller, feature: u8) -> bool {
 }
 
 impl Features {
-    fn number(&self, controller: &Controller, feature: u8) -> u32 {
+    fn number(&self, controller: &NvmeController, feature: u8) -> u32 {
         match feature {
             ARBITRATION => self.kept.arbitration,
             TEMPERATURE => self.kept.temperature,
@@ -87,7 +87,11 @@ impl Features {
     ///
     /// # Errors
     /// The status to answer with.
-    pub fn get(&self, controller: &Controller, entry: &Entry) -> Result<Value, Status> {
+    pub fn get(
+        &self,
+        controller: &NvmeController,
+        entry: &SubmissionEntry,
+    ) -> Result<FeatureValue, Status> {
         let (feature, select) = (entry.0[40], entry.0[41] & 7);
         if !has(controller, feature) {
             return Err(Status::INVALID_FIELD);
@@ -98,9 +102,9 @@ impl Features {
                 if entry.dword(11) & 1 == 0 {
                     return Err(Status::INVALID_FIELD);
                 }
-                Ok(Value::Data(controller.host_id.to_vec()))
+                Ok(FeatureValue::Data(controller.host_id.to_vec()))
             }
-            0 => Ok(Value::Number(self.number(controller, feature))),
+            0 => Ok(FeatureValue::Number(self.number(controller, feature))),
             // Select is not supported, as Identify says.
             _ => Err(Status::INVALID_FIELD),
         }
@@ -110,7 +114,11 @@ impl Features {
     ///
     /// # Errors
     /// The status to answer with.
-    pub fn set(&mut self, controller: &Controller, entry: &Entry) -> Result<u32, Status> {
+    pub fn set(
+        &mut self,
+        controller: &NvmeController,
+        entry: &SubmissionEntry,
+    ) -> Result<u32, Status> {
         let (feature, value) = (entry.0[40], entry.dword(11));
         if !has(controller, feature) {
             return Err(Status::INVALID_FIELD);

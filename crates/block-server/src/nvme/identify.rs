@@ -1,8 +1,8 @@
 //! Data structures of the Identify command.
 
 use super::command::Status;
-use super::controller::Controller;
-use super::view::View;
+use super::controller::NvmeController;
+use super::view::AdminView;
 use super::{BLOCK_BYTES, DISCOVERY_NQN, IN_CAPSULE_BYTES, NAMESPACES, QUEUE_ENTRIES, Structure};
 use crate::device::Storage;
 use crate::export::Export;
@@ -25,8 +25,8 @@ const PAGE_BYTES: usize = 4096;
 /// # Errors
 /// The status to answer with.
 pub fn identify(
-    view: &View<'_>,
-    controller: &Controller,
+    view: &AdminView<'_>,
+    controller: &NvmeController,
     which: u8,
     namespace: u32,
 ) -> Result<Vec<u8>, Status> {
@@ -49,7 +49,7 @@ pub fn identify(
     }
 }
 
-fn of_controller(view: &View<'_>, controller: &Controller) -> Vec<u8> {
+fn of_controller(view: &AdminView<'_>, controller: &NvmeController) -> Vec<u8> {
     let mut page = Structure::new(IDENTIFY_BYTES);
     let pages = (view.transfer_bytes / PAGE_BYTES).max(1);
     let transfer = u8::try_from(pages.ilog2()).unwrap_or(0);
@@ -152,7 +152,7 @@ fn of_namespace(export: &Export) -> Vec<u8> {
 }
 
 /// The numbers of namespaces above `after`.
-fn active(view: &View<'_>, after: u32) -> Result<Vec<u8>, Status> {
+fn active(view: &AdminView<'_>, after: u32) -> Result<Vec<u8>, Status> {
     if after >= ALL_NAMESPACES - 1 {
         return Err(Status::INVALID_NAMESPACE);
     }
@@ -165,7 +165,7 @@ fn active(view: &View<'_>, after: u32) -> Result<Vec<u8>, Status> {
     Ok(page.bytes())
 }
 
-fn descriptors(view: &View<'_>, namespace: u32) -> Result<Vec<u8>, Status> {
+fn descriptors(view: &AdminView<'_>, namespace: u32) -> Result<Vec<u8>, Status> {
     let export = view.find(namespace).ok_or(Status::INVALID_NAMESPACE)?;
     let mut page = Structure::new(IDENTIFY_BYTES);
     // A UUID, of 16 bytes.

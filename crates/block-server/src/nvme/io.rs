@@ -1,8 +1,8 @@
 //! Commands of I/O queues, as requests of the server.
 
-use super::command::{Entry, Sgl, Status};
+use super::command::{Sgl, Status, SubmissionEntry};
 use super::{BLOCK_BYTES, number, number32};
-use crate::nbd::request::{FLAG_FUA, FLAG_NO_HOLE, Kind, Request};
+use crate::nbd::request::{FLAG_FUA, FLAG_NO_HOLE, NbdRequest, RequestKind};
 use crate::nbd::{Errno, ExportInfo};
 
 const FLUSH: u8 = 0x00;
@@ -24,7 +24,7 @@ const DEALLOCATE: u16 = 1 << 9;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
     /// One request.
-    Request(Request),
+    Request(NbdRequest),
     /// Ranges to deallocate, or hints that nobody needs. The ranges are the data.
     Ranges {
         /// How many.
@@ -37,7 +37,7 @@ pub enum Io {
 impl Io {
     /// Bytes of data that the host sends. For ranges the host may send more than it names: Linux
     /// always sends room for all.
-    pub fn payload_bytes(&self, entry: &Entry) -> usize {
+    pub fn payload_bytes(&self, entry: &SubmissionEntry) -> usize {
         match self {
             Self::Request(request) => request.payload_len(),
             Self::Ranges { count, .. } => {
@@ -52,9 +52,13 @@ impl Io {
     }
 }
 
-fn request(kind: Kind, flags: u16, offset: u64, len_bytes: u64) -> Request {
-    let payload = if kind == Kind::Write { len_bytes } else { 0 };
-    Request {
+fn request(kind: RequestKind, flags: u16, offset: u64, len_bytes: u64) -> NbdRequest {
+    let payload = if kind == RequestKind::Write {
+        len_bytes
+    } else {
+        0
+    };
+    NbdRequest {
         kind,
         flags,
         cookie: 0,
@@ -78,7 +82,7 @@ fn extent(first: u64, blocks: u64, info: &ExportInfo) -> Result<(u64, u64), Stat
 /// # Errors
 /// The status to answer with.
 pub fn parse(
-    entry: &Entry,
+    entry: &SubmissionEntry,
     info: &ExportInfo,
     transfer_bytes: usize,
     is_write_through: bool,
@@ -98,16 +102,16 @@ pub fn parse(
     };
     let whole = || extent(entry.u64_at(40), u64::from(entry.u16_at(48)) + 1, info);
     match opcode {
-        FLUSH => Ok(Io::Request(request(Kind::Flush, 0, 0, 0))),
+        FLUSH => Ok(Io::Request(request(RequestKind::Flush, 0, 0, 0))),
         READ | WRITE => {
             let (offset, len_bytes) = whole()?;
             if len_bytes > transfer_bytes as u64 {
                 return Err(Status::INVALID_FIELD);
             }
             Ok(Io::Request(if opcode == READ {
-                request(Kind::Read, 0, offset, len_bytes)
+                request(RequestKind::Read, 0, offset, len_bytes)
             } else {
-                request(Kind::Write, durable, offset, len_bytes)
+                request(RequestKind::Write, durable, offset, len_bytes)
             }))
         }
         WRITE_ZEROES => {
@@ -119,7 +123,7 @@ pub fn parse(
             };
             let flags = durable | keeps;
             Ok(Io::Request(request(
-                Kind::WriteZeroes,
+                RequestKind::WriteZeroes,
                 flags,
                 offset,
                 len_bytes,
@@ -137,26 +141,26 @@ pub fn parse(
 ///
 /// # Errors
 /// A range lies beyond the end: none is deallocated.
-pub fn ranges(data: &[u8], count: usize, info: &ExportInfo) -> Result<Vec<Request>, Status> {
+pub fn ranges(data: &[u8], count: usize, info: &ExportInfo) -> Result<Vec<NbdRequest>, Status> {
     let mut requests = Vec::new();
     for range in data.chunks_exact(RANGE_BYTES).take(count) {
         let blocks = number32(range, 4);
         let (offset, len_bytes) = extent(number(range, 8, 8), blocks.into(), info)?;
         if len_bytes > 0 {
-            requests.push(request(Kind::Trim, 0, offset, len_bytes));
+            requests.push(request(RequestKind::Trim, 0, offset, len_bytes));
         }
     }
     Ok(requests)
 }
 
 /// The status for a request that failed.
-pub fn status(errno: Errno, kind: Kind) -> Status {
+pub fn status(errno: Errno, kind: RequestKind) -> Status {
     match (errno, kind) {
         (Errno::NoSpace, _) => Status::CAPACITY,
         (Errno::NotPermitted, _) => Status::WRITE_PROTECTED,
         (Errno::Invalid | Errno::NotSupported, _) => Status::INVALID_FIELD,
         (Errno::NoMemory | Errno::Shutdown, _) => Status::INTERNAL,
-        (Errno::Io, Kind::Read) => Status::READ_ERROR,
+        (Errno::Io, RequestKind::Read) => Status::READ_ERROR,
         (Errno::Io, _) => Status::WRITE_FAULT,
     }
 }
@@ -176,32 +180,35 @@ mod tests {
         }
     }
 
-    fn entry(opcode: u8, first: u64, blocks: u16, control: u16) -> Entry {
+    fn entry(opcode: u8, first: u64, blocks: u16, control: u16) -> SubmissionEntry {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[0] = opcode;
         bytes[1] = 0x40;
         bytes[40..48].copy_from_slice(&first.to_le_bytes());
         bytes[48..50].copy_from_slice(&(blocks - 1).to_le_bytes());
         bytes[50..52].copy_from_slice(&control.to_le_bytes());
-        Entry(bytes)
+        SubmissionEntry(bytes)
     }
 
-    fn parsed(entry: &Entry) -> Result<Io, Status> {
+    fn parsed(entry: &SubmissionEntry) -> Result<Io, Status> {
         parse(entry, &info(false), 64 << 10, false)
     }
 
     #[test]
     fn commands_become_requests() {
         let read = parsed(&entry(READ, 8, 8, 0));
-        assert_eq!(read, Ok(Io::Request(request(Kind::Read, 0, 4096, 4096))));
+        assert_eq!(
+            read,
+            Ok(Io::Request(request(RequestKind::Read, 0, 4096, 4096)))
+        );
         let write = parsed(&entry(WRITE, 0, 1, FORCE_ACCESS)).unwrap();
-        let expected = request(Kind::Write, FLAG_FUA, 0, 512);
+        let expected = request(RequestKind::Write, FLAG_FUA, 0, 512);
         assert_eq!(write, Io::Request(expected));
         assert_eq!(write.payload_bytes(&entry(WRITE, 0, 1, 0)), 512);
         let through = parse(&entry(WRITE, 0, 1, 0), &info(false), 64 << 10, true);
         assert_eq!(through, Ok(Io::Request(expected)));
         let zeroes = parsed(&entry(WRITE_ZEROES, 0, 2048, DEALLOCATE));
-        let expected = request(Kind::WriteZeroes, 0, 0, 1 << 20);
+        let expected = request(RequestKind::WriteZeroes, 0, 0, 1 << 20);
         assert_eq!(zeroes, Ok(Io::Request(expected)));
     }
 

@@ -3,16 +3,16 @@
 use crc32c::crc32c_append;
 use dataplane::file::FileBuffer;
 
-use super::command::Entry;
+use super::command::SubmissionEntry;
 use super::number32;
-use super::pdu::{DIGEST_BYTES, Digests, Fatal, Fault, Pdu};
-use crate::pool::Pool;
+use super::pdu::{DIGEST_BYTES, Digests, Fatal, FatalError, Pdu};
+use crate::pool::BufferPool;
 
 /// A command whose data have arrived, or are on their way.
 #[derive(Debug)]
 pub struct Inbound {
     /// The submission entry.
-    pub entry: Entry,
+    pub entry: SubmissionEntry,
     /// Where the data go. Empty: nobody wants them.
     pub buffer: FileBuffer,
     /// Bytes of data.
@@ -27,7 +27,7 @@ pub struct Inbound {
 
 impl Inbound {
     /// A command without data.
-    pub fn bare(entry: Entry, reserved_bytes: usize) -> Self {
+    pub fn bare(entry: SubmissionEntry, reserved_bytes: usize) -> Self {
         Self {
             entry,
             buffer: FileBuffer::default(),
@@ -75,7 +75,7 @@ struct Rest {
 
 /// What [`Link::body`] gives.
 #[derive(Debug)]
-pub enum Progress {
+pub enum LinkProgress {
     /// The PDU has more data.
     More,
     /// The PDU is over.
@@ -123,7 +123,7 @@ impl Link {
     ///
     /// # Errors
     /// The connection has to end.
-    pub fn peek(&self, bytes: &[u8]) -> Result<Option<(Pdu, usize)>, Fault> {
+    pub fn peek(&self, bytes: &[u8]) -> Result<Option<(Pdu, usize)>, FatalError> {
         Pdu::parse(bytes, self.agreed)
     }
 
@@ -169,7 +169,7 @@ impl Link {
     ///
     /// # Errors
     /// The data were not asked for.
-    pub fn receive_data(&mut self, pdu: &Pdu, header: &[u8]) -> Result<(), Fault> {
+    pub fn receive_data(&mut self, pdu: &Pdu, header: &[u8]) -> Result<(), FatalError> {
         let Pdu::Data {
             cid,
             tag,
@@ -181,7 +181,7 @@ impl Link {
             return Ok(());
         };
         let wrong = |fatal, information| {
-            Err(Fault {
+            Err(FatalError {
                 fatal,
                 information,
                 header: header[..header.len().min(24)].to_vec(),
@@ -209,10 +209,10 @@ impl Link {
     }
 
     /// Takes data of the PDU under way off `bytes`. Gives how many bytes it used.
-    pub fn body(&mut self, bytes: &[u8]) -> (usize, Progress) {
+    pub fn body(&mut self, bytes: &[u8]) -> (usize, LinkProgress) {
         let has_digest = self.digests().data;
         let Some(rest) = &mut self.rest else {
-            return (0, Progress::Over);
+            return (0, LinkProgress::Over);
         };
         let mut used = bytes.len().min(rest.left_bytes);
         let data = &bytes[..used];
@@ -237,38 +237,38 @@ impl Link {
             }
         }
         if rest.left_bytes > 0 || rest.digest_left > 0 {
-            return (used, Progress::More);
+            return (used, LinkProgress::More);
         }
         let is_intact = !has_digest || number32(&rest.digest, 0) == rest.crc;
         let Some(rest) = self.rest.take() else {
-            return (used, Progress::Over);
+            return (used, LinkProgress::Over);
         };
         (used, self.finish(rest.body, is_intact))
     }
 
-    fn finish(&mut self, body: Body, is_intact: bool) -> Progress {
+    fn finish(&mut self, body: Body, is_intact: bool) -> LinkProgress {
         match body {
-            Body::Nobody => Progress::Over,
+            Body::Nobody => LinkProgress::Over,
             Body::Capsule(mut command) => {
                 command.is_intact &= is_intact;
-                Progress::Command(command)
+                LinkProgress::Command(command)
             }
             Body::Transfer(tag) => {
                 let Some(slot) = self.transfers.get_mut(usize::from(tag)) else {
-                    return Progress::Over;
+                    return LinkProgress::Over;
                 };
                 if let Some(transfer) = slot {
                     transfer.is_intact &= is_intact;
                 }
                 let complete = slot.take_if(|transfer| transfer.filled_bytes == transfer.len_bytes);
-                complete.map_or(Progress::Over, Progress::Command)
+                complete.map_or(LinkProgress::Over, LinkProgress::Command)
             }
         }
     }
 
     /// No more data come: gives back the memory of commands that wait for some. Gives how many
     /// there were, and the memory that was reserved for each.
-    pub(crate) fn abandon(&mut self, pool: &mut Pool) -> Vec<usize> {
+    pub(crate) fn abandon(&mut self, pool: &mut BufferPool) -> Vec<usize> {
         let mut reserved = Vec::new();
         let body = self.rest.take().map(|rest| rest.body);
         let own = match body {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Structure;
 use super::command::Status;
-use super::controller::{Controller, ERRORS_KEPT};
+use super::controller::{ERRORS_KEPT, NvmeController};
 use super::identify::ALL_NAMESPACES;
-use super::view::View;
+use super::view::AdminView;
 use crate::export::ExportStats;
 
 /// Error Information.
@@ -31,8 +31,8 @@ const DATA_UNIT_BYTES: u64 = 512_000;
 /// # Errors
 /// The status to answer with.
 pub fn page(
-    view: &View<'_>,
-    controller: &Controller,
+    view: &AdminView<'_>,
+    controller: &NvmeController,
     changed: &BTreeSet<u32>,
     (which, namespace): (u8, u32),
 ) -> Result<Vec<u8>, Status> {
@@ -51,7 +51,7 @@ pub fn page(
     }
 }
 
-fn errors(controller: &Controller) -> Vec<u8> {
+fn errors(controller: &NvmeController) -> Vec<u8> {
     let mut page = Structure::new(64 * ERRORS_KEPT);
     let (_, entries) = controller.errors();
     for (index, entry) in entries.iter().enumerate() {
@@ -68,7 +68,7 @@ fn errors(controller: &Controller) -> Vec<u8> {
     page.bytes()
 }
 
-fn health(view: &View<'_>, controller: &Controller) -> Vec<u8> {
+fn health(view: &AdminView<'_>, controller: &NvmeController) -> Vec<u8> {
     let sum = |pick: fn(&ExportStats) -> &AtomicU64| -> u64 {
         let stats = view.visible().flat_map(|(_, export)| export.stats.iter());
         stats.map(|stats| pick(stats).load(Ordering::Relaxed)).sum()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::{BLOCK_BYTES, NAMESPACES};
-use crate::config::{Backing, Config, ConfigError};
+use crate::config::{Backing, BlockConfig, ConfigError};
 use crate::export::{Export, Exports};
 
 /// The namespaces of one configuration, by their numbers.
@@ -81,7 +81,7 @@ impl Numbers {
     ///
     /// # Errors
     /// The number has meant another disk: the line of the file is named.
-    pub(super) fn check(&self, subsystem: &str, config: &Config) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, subsystem: &str, config: &BlockConfig) -> Result<(), ConfigError> {
         for tenant in &config.tenants {
             let mut devices = config.devices.iter();
             let Some((number, place)) = &tenant.namespace else {
@@ -156,7 +156,7 @@ mod tests {
     /// A tenant: its name, where its range begins in KiB, and its number in the file.
     type Tenant = (&'static str, u32, Option<u32>);
 
-    fn config(tenants: &[Tenant]) -> Config {
+    fn config(tenants: &[Tenant]) -> BlockConfig {
         let tables = tenants.iter().map(|(name, offset, number)| {
             let number = number.map(|number| format!("namespace = {number}"));
             format!(
@@ -167,7 +167,7 @@ mod tests {
         });
         let tables: String = tables.collect();
         let text = format!("[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n{tables}");
-        Config::parse(Path::new("b.toml"), &text).unwrap()
+        BlockConfig::parse(Path::new("b.toml"), &text).unwrap()
     }
 
     #[derive(Default)]

@@ -71,7 +71,7 @@ pub enum Fatal {
 /// A fatal error, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{fatal:?}, information {information:#x}")]
-pub struct Fault {
+pub struct FatalError {
     /// What is wrong.
     pub fatal: Fatal,
     /// Position of the wrong field, or the received digest.
@@ -123,8 +123,8 @@ struct Common {
     len_bytes: usize,
 }
 
-fn fault(bytes: &[u8], fatal: Fatal, information: u32) -> Fault {
-    Fault {
+fn fault(bytes: &[u8], fatal: Fatal, information: u32) -> FatalError {
+    FatalError {
         fatal,
         information,
         header: bytes[..bytes.len().min(QUOTED_BYTES)].to_vec(),
@@ -133,7 +133,7 @@ fn fault(bytes: &[u8], fatal: Fatal, information: u32) -> Fault {
 
 impl Common {
     /// `agreed`: the digests, once the connection is initialized.
-    fn parse(bytes: &[u8], agreed: Option<Digests>) -> Result<Self, Fault> {
+    fn parse(bytes: &[u8], agreed: Option<Digests>) -> Result<Self, FatalError> {
         let common = Self {
             kind: bytes[0],
             flags: bytes[1],
@@ -205,7 +205,10 @@ impl Pdu {
     ///
     /// # Errors
     /// The bytes are no PDU that may come now.
-    pub fn parse(bytes: &[u8], agreed: Option<Digests>) -> Result<Option<(Self, usize)>, Fault> {
+    pub fn parse(
+        bytes: &[u8],
+        agreed: Option<Digests>,
+    ) -> Result<Option<(Self, usize)>, FatalError> {
         if bytes.len() < COMMON_BYTES {
             return Ok(None);
         }
@@ -251,7 +254,7 @@ impl Pdu {
     }
 }
 
-fn initialize(header: &[u8]) -> Result<Pdu, Fault> {
+fn initialize(header: &[u8]) -> Result<Pdu, FatalError> {
     // PFV: the only version of the format is 0.
     if number16(header, 8) != 0 {
         return Err(fault(header, Fatal::Unsupported, 8));
@@ -305,7 +308,7 @@ pub fn initialized(digests: Digests, out: &mut Vec<u8>) {
 }
 
 /// Tells the host why the connection ends.
-pub fn terminated(fault: &Fault, out: &mut Vec<u8>) {
+pub fn terminated(fault: &FatalError, out: &mut Vec<u8>) {
     let len_bytes = 24 + fault.header.len();
     let at = begin(out, C2H_TERMINATE, 0, (24, 0, len_bytes));
     out.extend_from_slice(&(fault.fatal as u16).to_le_bytes());

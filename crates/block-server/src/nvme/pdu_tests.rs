@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::super::command::{Entry, Status, completion};
-use super::super::link::{Inbound, Link, Progress};
+use super::super::command::{Status, SubmissionEntry, completion};
+use super::super::link::{Inbound, Link, LinkProgress};
 use super::*;
 
 const BOTH: Digests = Digests {
@@ -207,7 +207,7 @@ fn collect(link: &mut Link, bytes: &[u8]) -> Option<Inbound> {
     // Byte by byte, so that every boundary is met.
     let mut complete = None;
     for byte in bytes {
-        if let (1, Progress::Command(command)) = link.body(&[*byte]) {
+        if let (1, LinkProgress::Command(command)) = link.body(&[*byte]) {
             complete = Some(command);
         }
     }
@@ -221,7 +221,7 @@ fn inbound(cid: u16, len_bytes: usize) -> Inbound {
     Inbound {
         buffer: dataplane::file::FileBuffer::zeroed(len_bytes),
         len_bytes,
-        ..Inbound::bare(Entry(entry), 0)
+        ..Inbound::bare(SubmissionEntry(entry), 0)
     }
 }
 
@@ -318,7 +318,7 @@ proptest! {
                     let (used, progress) = link.body(rest);
                     prop_assert!(used <= rest.len());
                     at += used;
-                    if matches!(progress, Progress::More) {
+                    if matches!(progress, LinkProgress::More) {
                         break;
                     }
                     continue;

@@ -9,20 +9,20 @@ use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
 use dataplane::{Calls, FlowId, Time};
 
-use super::admin::Answer;
+use super::admin::AdminAnswer;
 use super::command::Status;
 use super::io::{self, Io};
 use super::link::Inbound;
 use super::queue::{Batch, Queue, Role};
-use super::view::View;
+use super::view::AdminView;
 use super::{connect, pdu};
 use crate::connection::{Body, Connection};
 use crate::execute::{Pending, Reply};
 use crate::export::Export;
-use crate::nbd::request::Request;
-use crate::server::Block;
+use crate::nbd::request::NbdRequest;
+use crate::server::BlockService;
 
-impl Block {
+impl BlockService {
     pub(super) fn connect<C: Calls>(
         &mut self,
         queue: &mut Queue,
@@ -56,7 +56,7 @@ impl Block {
         let Some(subsystem) = self.shared.nvme().map(Arc::clone) else {
             return;
         };
-        let view = View {
+        let view = AdminView {
             subsystem: &subsystem,
             namespaces: &queue.seen,
             peer: connection.peer,
@@ -67,15 +67,15 @@ impl Block {
         };
         let cid = entry.cid();
         match admin.execute(&entry, &view) {
-            Answer::Done(result) => {
+            AdminAnswer::Done(result) => {
                 let done = (cid, result, Status::SUCCESS);
                 self.done(queue, connection, done, reserved, calls);
             }
-            Answer::Failed(status) => {
+            AdminAnswer::Failed(status) => {
                 self.fail(queue, connection, (&entry, status, 0), reserved, calls);
             }
-            Answer::Later => connection.end(&mut self.pool, reserved),
-            Answer::Data(data) => {
+            AdminAnswer::Later => connection.end(&mut self.pool, reserved),
+            AdminAnswer::Data(data) => {
                 self.scratch.clear();
                 let link = &queue.link;
                 let transport = (link.digests(), link.alignment());
@@ -160,7 +160,7 @@ impl Block {
         &mut self,
         flow: FlowId,
         cid: u16,
-        (request, of): (Request, (Arc<Export>, u32)),
+        (request, of): (NbdRequest, (Arc<Export>, u32)),
         reserved_bytes: usize,
         now: Time,
     ) {

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use dataplane::Time;
 
 use super::admin::Admin;
-use super::command::{self, Entry, Status};
+use super::command::{self, Status, SubmissionEntry};
 use super::connect::Connected;
-use super::controller::{Controller, ErrorEntry};
+use super::controller::{ErrorEntry, NvmeController};
 use super::link::Link;
 use super::numbers::Namespaces;
 use super::pdu;
 use crate::export::Export;
-use crate::nbd::request::Request;
-use crate::pool::Pool;
+use crate::nbd::request::NbdRequest;
+use crate::pool::BufferPool;
 
 /// What a connection is.
 pub(crate) enum Role {
@@ -25,14 +25,14 @@ pub(crate) enum Role {
     Admin(Box<Admin>),
     /// An I/O queue of a controller.
     Io {
-        controller: Arc<Controller>,
+        controller: Arc<NvmeController>,
         number: u16,
     },
 }
 
 /// A command that waits for memory, or for room in its tenant's queue.
 pub(crate) struct Waiting {
-    pub(crate) entry: Entry,
+    pub(crate) entry: SubmissionEntry,
     /// Bytes that the host will be asked for.
     pub(crate) payload_bytes: usize,
     pub(crate) reserved_bytes: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Batch {
     pub(crate) cid: u16,
     /// What is still to be done, last first.
-    pub(crate) left: Vec<Request>,
+    pub(crate) left: Vec<NbdRequest>,
 }
 
 /// One connection.
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// The controller, once there is one.
-    pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
+    pub(crate) fn controller(&self) -> Option<&Arc<NvmeController>> {
         match &self.role {
             Role::New => None,
             Role::Admin(admin) => Some(&admin.controller),
@@ -140,7 +140,7 @@ impl Queue {
     }
 
     /// Remembers an error for the log page.
-    pub(crate) fn note_error(&self, entry: &Entry, status: Status) {
+    pub(crate) fn note_error(&self, entry: &SubmissionEntry, status: Status) {
         let queue = match &self.role {
             Role::Io { number, .. } => *number,
             _ => 0,
@@ -159,7 +159,7 @@ impl Queue {
 
     /// The host sends no more. Gives the memory that was reserved for each command whose data are
     /// missing.
-    pub(crate) fn finish_input(&mut self, pool: &mut Pool) -> Vec<usize> {
+    pub(crate) fn finish_input(&mut self, pool: &mut BufferPool) -> Vec<usize> {
         self.waiting.clear();
         self.link.abandon(pool)
     }

@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering;
 use dataplane::histogram::add;
 use dataplane::{Calls, Time};
 
-use super::command::{Entry, FABRICS, Sgl, Status};
+use super::command::{FABRICS, Sgl, Status, SubmissionEntry};
 use super::io::{self, Io};
-use super::link::{Inbound, Progress};
-use super::pdu::{self, Fatal, Fault, Pdu};
+use super::link::{Inbound, LinkProgress};
+use super::pdu::{self, Fatal, FatalError, Pdu};
 use super::queue::{Queue, Role, Waiting};
 use super::{TRANSFER_BYTES, admin, connect};
-use crate::allow::Client;
+use crate::allow::ClientIdentity;
 use crate::connection::{Connection, Phase};
 use crate::device::Storage;
 use crate::export::Export;
-use crate::nbd::request::{Kind, Request};
+use crate::nbd::request::{NbdRequest, RequestKind};
 use crate::pool::Use;
-use crate::server::{Block, memory_of, pages};
+use crate::server::{BlockService, memory_of, pages};
 
 /// What a command needs before it is carried out.
 #[derive(Default)]
@@ -41,7 +41,7 @@ enum Step {
 }
 
 /// Whether the SGL fits the plan, and the data come in the capsule.
-fn is_in_capsule(entry: &Entry, plan: &Plan, data_bytes: usize) -> Result<bool, Status> {
+fn is_in_capsule(entry: &SubmissionEntry, plan: &Plan, data_bytes: usize) -> Result<bool, Status> {
     let wanted = plan.payload_bytes.max(plan.given_bytes);
     if wanted == 0 {
         return if data_bytes == 0 {
@@ -67,7 +67,7 @@ fn is_in_capsule(entry: &Entry, plan: &Plan, data_bytes: usize) -> Result<bool, 
     }
 }
 
-impl Block {
+impl BlockService {
     /// Data of one command at most: a power of two, and little enough that a connection that waits
     /// for data leaves room for others.
     pub(super) fn transfer_bytes(&self) -> usize {
@@ -75,7 +75,7 @@ impl Block {
         1 << most.ilog2()
     }
 
-    /// Takes messages off `bytes`, as `Block::feed` does.
+    /// Takes messages off `bytes`, as `BlockService::feed` does.
     pub(crate) fn nvme<C: Calls>(
         &mut self,
         connection: &mut Connection,
@@ -125,9 +125,9 @@ impl Block {
                 connection.stalled_looks = 0;
             }
             return match progress {
-                Progress::More => Step::Wait(used),
-                Progress::Over => Step::Used(used),
-                Progress::Command(command) => {
+                LinkProgress::More => Step::Wait(used),
+                LinkProgress::Over => Step::Used(used),
+                LinkProgress::Command(command) => {
                     self.carry_out(queue, connection, command, calls, now);
                     Step::Used(used)
                 }
@@ -147,11 +147,11 @@ impl Block {
                 }
                 Pdu::Data { .. } => queue.link.receive_data(&pdu, bytes).map(|()| used),
                 Pdu::Command { entry, data_bytes } => {
-                    let command = (Entry(entry), data_bytes);
+                    let command = (SubmissionEntry(entry), data_bytes);
                     match self.command(queue, connection, command, calls, now) {
                         Ok(true) => Ok(used),
                         Ok(false) => return Step::Wait(0),
-                        Err(fault) => Err(Fault {
+                        Err(fault) => Err(FatalError {
                             header: bytes[..used.min(bytes.len())].to_vec(),
                             ..fault
                         }),
@@ -176,10 +176,10 @@ impl Block {
         &mut self,
         queue: &mut Queue,
         connection: &mut Connection,
-        (entry, data_bytes): (Entry, usize),
+        (entry, data_bytes): (SubmissionEntry, usize),
         calls: &mut C,
         now: Time,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, FatalError> {
         if self.is_draining() {
             // The connection ends when what is under way is answered.
             if data_bytes > 0 {
@@ -188,7 +188,7 @@ impl Block {
             return Ok(true);
         }
         if connection.account.requests() + queue.waiting.len() >= queue.entries() {
-            return Err(Fault {
+            return Err(FatalError {
                 fatal: Fatal::Sequence,
                 information: 0,
                 header: Vec::new(),
@@ -236,7 +236,7 @@ impl Block {
         &mut self,
         queue: &mut Queue,
         connection: &Connection,
-        entry: &Entry,
+        entry: &SubmissionEntry,
     ) -> Result<Plan, Status> {
         match &queue.role {
             Role::New if entry.opcode() == FABRICS && entry.fabrics_type() == 1 => Ok(Plan {
@@ -278,10 +278,10 @@ impl Block {
     }
 
     /// Bytes that the host gets, and memory for the request.
-    fn needs(&self, queue: &Queue, request: &Request, export: &Export) -> (usize, usize) {
+    fn needs(&self, queue: &Queue, request: &NbdRequest, export: &Export) -> (usize, usize) {
         let storage = &export.device.storage;
         let reserved_bytes = memory_of(request, storage);
-        if request.kind != Kind::Read {
+        if request.kind != RequestKind::Read {
             return (0, reserved_bytes);
         }
         let given_bytes = usize::try_from(request.len_bytes).unwrap_or(usize::MAX);
@@ -306,7 +306,7 @@ impl Block {
             return Some((Arc::clone(export), *tenant));
         }
         let export = queue.seen.get(&namespace)?;
-        if !export.allow.admits(Client::at(connection.peer)) {
+        if !export.allow.admits(ClientIdentity::at(connection.peer)) {
             return None;
         }
         let tenant = self.tenants.open(export)?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::controller::Subsystem;
 use super::numbers::Namespaces;
-use crate::allow::Client;
+use crate::allow::ClientIdentity;
 use crate::export::Export;
 
 /// What admin commands see of the server.
-pub struct View<'a> {
+pub struct AdminView<'a> {
     /// The subsystem.
     pub subsystem: &'a Subsystem,
     /// Its namespaces.
@@ -20,17 +20,17 @@ pub struct View<'a> {
     pub transfer_bytes: usize,
 }
 
-impl View<'_> {
+impl AdminView<'_> {
     /// The namespaces that the host may use.
     pub fn visible(&self) -> impl Iterator<Item = (u32, &Arc<Export>)> {
         let all = self.namespaces.iter();
-        all.filter(|(_, export)| export.allow.admits(Client::at(self.peer)))
+        all.filter(|(_, export)| export.allow.admits(ClientIdentity::at(self.peer)))
             .map(|(&number, export)| (number, export))
     }
 
     /// The namespace with a number, if the host may use it.
     pub fn find(&self, number: u32) -> Option<&Arc<Export>> {
         let export = self.namespaces.get(&number);
-        export.filter(|export| export.allow.admits(Client::at(self.peer)))
+        export.filter(|export| export.allow.admits(ClientIdentity::at(self.peer)))
     }
 }

@@ -9,9 +9,9 @@ use dataplane::{Calls, Time};
 use super::numbers::Namespaces;
 use super::queue::{Queue, Role};
 use crate::connection::Phase;
-use crate::server::Block;
+use crate::server::BlockService;
 
-impl Block {
+impl BlockService {
     /// Looks after controllers once a second: hosts that are gone, and a new configuration.
     pub(crate) fn nvme_look<C: Calls>(&mut self, calls: &mut C, now: Time) {
         let Some(subsystem) = self.shared.nvme().map(Arc::clone) else {

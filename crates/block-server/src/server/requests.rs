@@ -6,15 +6,15 @@ use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
 use dataplane::{Calls, Time};
 
-use super::{Block, memory_of};
+use super::{BlockService, memory_of};
 use crate::connection::{Body, Connection, Phase};
 use crate::execute::{Outcome, Pending, Reply};
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
-use crate::nbd::request::{Kind, Request};
+use crate::nbd::request::{NbdRequest, RequestKind};
 use crate::pool::Use;
 
-impl Block {
+impl BlockService {
     pub(super) fn request<C: Calls>(
         &mut self,
         connection: &mut Connection,
@@ -25,7 +25,7 @@ impl Block {
         let Some(session) = &connection.session else {
             return (0, false);
         };
-        let (request, used) = match Request::parse(bytes, session.style) {
+        let (request, used) = match NbdRequest::parse(bytes, session.style) {
             Ok(Some(parsed)) => parsed,
             Ok(None) => return (0, false),
             Err(_) => {
@@ -34,7 +34,7 @@ impl Block {
                 return (bytes.len(), false);
             }
         };
-        if request.kind == Kind::Disconnect {
+        if request.kind == RequestKind::Disconnect {
             connection.is_closing = true;
             return (used, false);
         }
@@ -121,7 +121,7 @@ impl Block {
     fn refuse<C: Calls>(
         &mut self,
         connection: &mut Connection,
-        request: &Request,
+        request: &NbdRequest,
         (errno, message): (Errno, &str),
         calls: &mut C,
     ) {
@@ -143,7 +143,7 @@ impl Block {
     pub(crate) fn enqueue(
         &mut self,
         connection: &Connection,
-        request: Request,
+        request: NbdRequest,
         memory: (FileBuffer, usize),
         now: Time,
     ) {

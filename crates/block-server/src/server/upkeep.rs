@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::histogram::add;
 use dataplane::{Calls, Context, Time};
 
-use super::{Block, LOOK_TOKEN};
+use super::{BlockService, LOOK_TOKEN};
 use crate::export::by_key;
 use crate::lock::lock;
 
@@ -17,7 +17,7 @@ const STALLED_LOOKS_MAX: u8 = 5;
 /// Looks after which a connection ends that has not chosen an export.
 const HANDSHAKE_LOOKS_MAX: u8 = 30;
 
-impl Block {
+impl BlockService {
     /// Ends connections that keep others from going on.
     pub(super) fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
         context.set_timer(LOOK_TOKEN, LOOK);

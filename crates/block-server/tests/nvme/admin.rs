@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use block_server::config::Config;
+use block_server::config::BlockConfig;
 use block_server::export;
 
 use crate::host::{
@@ -244,7 +244,7 @@ fn a_reload_is_told_by_an_event() {
 
     // Without the file, and with one more in memory.
     let more = text.replacen("export = \"file\"", "export = \"new\"", 1);
-    let new = Config::parse(std::path::Path::new("b.toml"), &more).unwrap();
+    let new = BlockConfig::parse(std::path::Path::new("b.toml"), &more).unwrap();
     let exports = export::open(&new, &server.shared.exports(), 1).unwrap();
     assert_eq!(io.execute(on_blocks(READ, 2, 0, 1, 0), 512).status, 0);
     server.shared.set_exports(exports);
@@ -278,7 +278,7 @@ fn a_moved_tenant_is_another_namespace() {
     let mut io = Host::io(address, id, 1, 0);
     let before: Vec<Vec<u8>> = (1..4).map(|number| uuid(&mut host, number)).collect();
     let reload = |text: &str| {
-        let new = Config::parse(std::path::Path::new("b.toml"), text).unwrap();
+        let new = BlockConfig::parse(std::path::Path::new("b.toml"), text).unwrap();
         let exports = export::open(&new, &server.shared.exports(), 1).unwrap();
         server.shared.set_exports(exports);
     };

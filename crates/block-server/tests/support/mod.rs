@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use block_server::config::Config;
+use block_server::config::BlockConfig;
 use block_server::export;
 use block_server::nvme::controller::Subsystem;
-use block_server::server::{Block, Shared};
+use block_server::server::{BlockService, Shared};
 use block_server::tls::ServerTls;
 use dataplane::groups::group_of;
 use dataplane::shard::Plane;
@@ -34,7 +34,7 @@ pub fn free_port() -> u16 {
 
 /// A server in threads of this process.
 pub struct Server {
-    plane: Arc<Plane<Uring, Block>>,
+    plane: Arc<Plane<Uring, BlockService>>,
     pub shared: Arc<Shared>,
     pub address: SocketAddr,
     /// Where NVMe/TCP is served, if the configuration has it.
@@ -45,9 +45,9 @@ pub struct Server {
 /// Starts a server of `config`. `None` without io_uring.
 #[expect(clippy::print_stdout, reason = "a skipped test says why")]
 pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
-    let config = Config::parse(Path::new("test.toml"), config).unwrap();
+    let config = BlockConfig::parse(Path::new("test.toml"), config).unwrap();
     let exports = export::open(&config, &Vec::new(), shards.into()).unwrap();
-    let plane = Arc::new(Plane::<Uring, Block>::new(shards, shards).unwrap());
+    let plane = Arc::new(Plane::<Uring, BlockService>::new(shards, shards).unwrap());
     // The kernel chooses ports that nobody else gets meanwhile.
     let bind = || {
         let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
@@ -93,7 +93,7 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
                 id,
                 ..ShardConfig::default()
             };
-            let block = Block::new(shared, id.into());
+            let block = BlockService::new(shared, id.into());
             let shard = Shard::new(config, backend, block, plane).unwrap();
             shard.run().unwrap();
         }));
@@ -155,7 +155,7 @@ pub fn be_server() {
     let Some(config) = std::env::var_os(SERVER_VARIABLE) else {
         return;
     };
-    let options = block_server::launch::Options {
+    let options = block_server::launch::BlockServerOptions {
         config: config.into(),
         idle: dataplane::idle::IdlePolicy::Learn,
         is_sandboxed: true,

@@ -8,13 +8,13 @@ use crate::settings::SettingsError;
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+pub enum CacheLaunchError {
     /// The shards, or what they stand on.
     #[error(transparent)]
     Launch(#[from] launch::LaunchError),
     /// The settings file.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    CacheSettings(#[from] SettingsError),
     /// The process of the TCP stack.
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -50,25 +50,25 @@ pub enum LaunchError {
     },
 }
 
-impl From<dataplane::Error> for LaunchError {
+impl From<dataplane::Error> for CacheLaunchError {
     fn from(error: dataplane::Error) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl From<SandboxError> for LaunchError {
+impl From<SandboxError> for CacheLaunchError {
     fn from(error: SandboxError) -> Self {
         Self::Launch(error.into())
     }
 }
 
-impl LaunchError {
+impl CacheLaunchError {
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_missing_privilege(),
             Self::Process(error) => error.is_missing_privilege(),
-            Self::Settings(_)
+            Self::CacheSettings(_)
             | Self::NothingToIsolate
             | Self::StackCores { .. }
             | Self::NoAddress

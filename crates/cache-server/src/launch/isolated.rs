@@ -18,11 +18,11 @@ use dataplane::xdp::XdpBackend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::error::LaunchError;
-use super::options::{Isolation, Network, Options, SEND_QUEUE_BYTES, shards};
+use super::error::CacheLaunchError;
+use super::options::{CacheOptions, Isolation, Network, SEND_QUEUE_BYTES, shards};
 use super::queues::XdpQueues;
-use super::server::{Notice, Server};
-use crate::settings::Settings;
+use super::server::{CacheNotice, Server};
+use crate::settings::CacheSettings;
 
 /// How often the stack's process looks whether the application has ended.
 const TICK: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ const TICK: Duration = Duration::from_millis(20);
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// What one process may ask of the other.
-fn limits(options: &Options) -> Limits {
+fn limits(options: &CacheOptions) -> Limits {
     Limits {
         flows_max: options.connections_max,
         queue_bytes: SEND_QUEUE_BYTES,
@@ -40,7 +40,7 @@ fn limits(options: &Options) -> Limits {
 }
 
 /// Memory for answers of one shard: what the stack may hold, and what is on its way there.
-fn memory_bytes(options: &Options) -> usize {
+fn memory_bytes(options: &CacheOptions) -> usize {
     let share = options.send_memory_bytes / usize::from(shards(options));
     share.max(2 * SEND_QUEUE_BYTES)
 }
@@ -55,21 +55,21 @@ fn idle(wanted: IdlePolicy, all: &[usize], own: Option<usize>) -> IdlePolicy {
 }
 
 /// The CPUs of all threads of both processes.
-fn cpus(options: &Options) -> Vec<usize> {
+fn cpus(options: &CacheOptions) -> Vec<usize> {
     let stacks = options.isolation.iter().flat_map(|own| &own.stack_cores);
     options.cores.iter().chain(stacks).copied().collect()
 }
 
 /// Starts the stack's process, and serves as the application.
 pub(super) fn serve(
-    options: &Options,
+    options: &CacheOptions,
     isolation: &Isolation,
-    settings: Settings,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
+    settings: CacheSettings,
+    notice: &mut dyn FnMut(CacheNotice),
+) -> Result<i32, CacheLaunchError> {
     let (stacks, shards) = (isolation.stack_cores.len(), usize::from(shards(options)));
     if stacks > 0 && stacks != shards {
-        return Err(LaunchError::StackCores { stacks, shards });
+        return Err(CacheLaunchError::StackCores { stacks, shards });
     }
     let addresses = options.listen.clone();
     let mut server = Server::<ApplicationSide>::new(options, settings, addresses, shards, notice)?;
@@ -99,7 +99,7 @@ pub(super) fn serve(
 /// # Errors
 /// No application has started this process, or the application did what it may not. What keeps the
 /// interface from being opened is told to the application, and is no error here.
-pub fn serve_stack(options: &Options) -> Result<(), LaunchError> {
+pub fn serve_stack(options: &CacheOptions) -> Result<(), CacheLaunchError> {
     let application = ApplicationProcess::adopt()?;
     // A name that differs from the application's. Where it cannot be set, nothing depends on it.
     let _ = rustix::thread::set_name(c"slackline-stack");
@@ -127,9 +127,12 @@ struct Stacks {
 
 impl Stacks {
     /// Opens the interface, and sends the application its ends of the rings.
-    fn open(options: &Options, application: &ApplicationProcess) -> Result<Self, LaunchError> {
+    fn open(
+        options: &CacheOptions,
+        application: &ApplicationProcess,
+    ) -> Result<Self, CacheLaunchError> {
         let Network::Xdp { interface, queue } = &options.network else {
-            return Err(LaunchError::NothingToIsolate);
+            return Err(CacheLaunchError::NothingToIsolate);
         };
         let queues = XdpQueues::find(options, interface, *queue)?;
         let shards = shards(options);
@@ -149,7 +152,11 @@ impl Stacks {
         Ok(Self { plane, sides })
     }
 
-    fn run(self, options: &Options, application: &ApplicationProcess) -> Result<(), LaunchError> {
+    fn run(
+        self,
+        options: &CacheOptions,
+        application: &ApplicationProcess,
+    ) -> Result<(), CacheLaunchError> {
         let mut running = Shards::new(Arc::clone(&self.plane), options.is_sandboxed);
         if options.is_sandboxed {
             sandbox::drop_capabilities()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dataplane::idle::IdlePolicy;
 
-use crate::settings::Settings;
+use crate::settings::CacheSettings;
 use crate::store::VALUE_MAX_BYTES;
 
 /// A flow may queue two of the largest answers: one is always taken whole while the other is sent.
@@ -15,7 +15,7 @@ pub(super) const SEND_QUEUE_BYTES: usize = 2 * (VALUE_MAX_BYTES + 64 * 1024);
 
 /// How to serve.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct CacheOptions {
     /// The network that clients come by.
     pub network: Network,
     /// With [`Network::Xdp`]: the TCP stack in a process of its own.
@@ -38,8 +38,8 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// How long connections may go on after SIGTERM.
     pub drain: Duration,
-    /// Settings that may change.
-    pub settings: Settings,
+    /// CacheSettings that may change.
+    pub settings: CacheSettings,
     /// A file with more of them, read again after SIGHUP.
     pub settings_file: Option<PathBuf>,
     /// Zero-copy for answers of so many bytes.
@@ -72,11 +72,11 @@ pub struct Isolation {
     pub program: PathBuf,
     /// The program's arguments.
     pub arguments: Vec<OsString>,
-    /// CPUs of the stacks, one for each of [`Options::cores`]. Empty: any CPU.
+    /// CPUs of the stacks, one for each of [`CacheOptions::cores`]. Empty: any CPU.
     pub stack_cores: Vec<usize>,
 }
 
 /// Shards of a server.
-pub(super) fn shards(options: &Options) -> u8 {
+pub(super) fn shards(options: &CacheOptions) -> u8 {
     u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX)
 }

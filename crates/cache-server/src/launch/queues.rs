@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 
-use super::error::LaunchError;
-use super::options::{Options, SEND_QUEUE_BYTES, shards};
+use super::error::CacheLaunchError;
+use super::options::{CacheOptions, SEND_QUEUE_BYTES, shards};
 
 /// Queues of an interface at most: shards are no more, and each queue has memory for frames.
 const QUEUES_MAX: u32 = 255;
@@ -22,15 +22,15 @@ pub(super) struct XdpQueues {
 impl XdpQueues {
     /// The queue that was named, or all queues of the interface.
     pub(super) fn find(
-        options: &Options,
+        options: &CacheOptions,
         interface: &str,
         queue: Option<u32>,
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Self, CacheLaunchError> {
         if let Some(queue) = queue
             && options.cores.len() > 1
         {
             let interface = interface.to_owned();
-            return Err(LaunchError::ManyShards { interface, queue });
+            return Err(CacheLaunchError::ManyShards { interface, queue });
         }
         let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
         let count = match queue {
@@ -48,10 +48,10 @@ impl XdpQueues {
     /// queue at first.
     pub(super) fn open(
         &self,
-        options: &Options,
+        options: &CacheOptions,
         memory_max_bytes: usize,
         owner: &dyn Fn(u16) -> u8,
-    ) -> Result<Vec<XdpBackend>, LaunchError> {
+    ) -> Result<Vec<XdpBackend>, CacheLaunchError> {
         let (interface, shards) = (&self.interface, shards(options));
         interface
             .check_queue(self.first)
@@ -80,7 +80,7 @@ impl XdpQueues {
             shards,
             owner,
         };
-        let backends = Program::attach(interface, self.first + self.count, Mode::Auto)
+        let backends = Program::attach(interface, self.first + self.count, XdpMode::Auto)
             .and_then(|program| {
                 let program = Arc::new(program);
                 XdpBackend::open_all(interface, &config, &program, division, &change)

@@ -16,24 +16,24 @@ use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::error::LaunchError;
-use super::options::{Options, shards};
+use super::error::CacheLaunchError;
+use super::options::{CacheOptions, shards};
 use crate::server::Cache;
-use crate::settings::Settings;
-use crate::shared::Shared;
+use crate::settings::CacheSettings;
+use crate::shared::SharedCache;
 
 /// How often the elastic control plane looks at the shards.
 const ELASTIC_TICK: Duration = Duration::from_millis(100);
 
 /// What the server says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum CacheNotice {
     /// Another process has an address.
     AddressInUse(AddressInUse),
     /// Clients can connect to these addresses.
     Ready(Vec<SocketAddr>),
     /// The settings were read again.
-    Reloaded(Settings),
+    Reloaded(CacheSettings),
     /// The settings file is wrong; the old settings stay.
     NotReloaded(String),
     /// A signal came: no new connections, and those that are idle are closed.
@@ -42,7 +42,7 @@ pub enum Notice {
     Shards(u8),
 }
 
-fn policy(options: &Options, settings: Settings) -> BatchPolicy {
+fn policy(options: &CacheOptions, settings: CacheSettings) -> BatchPolicy {
     match (options.fixed_batch, settings.objective) {
         (Some(bound), _) => BatchPolicy::Fixed(bound),
         (None, Some(objective)) => BatchPolicy::Objective(objective),
@@ -52,13 +52,13 @@ fn policy(options: &Options, settings: Settings) -> BatchPolicy {
 
 /// A server on one backend.
 pub(super) struct Server<'a, B: Backend> {
-    pub(super) options: &'a Options,
-    settings: Settings,
+    pub(super) options: &'a CacheOptions,
+    settings: CacheSettings,
     addresses: Vec<SocketAddr>,
     signals: Signals,
     metrics: Option<TcpListener>,
     pub(super) plane: Arc<Plane<B, Cache>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     pub(super) shards: Shards<B, Cache>,
     /// The process of the TCP stack, where it has one of its own.
     pub(super) stack: Option<StackProcess>,
@@ -66,17 +66,17 @@ pub(super) struct Server<'a, B: Backend> {
 
 impl<'a, B: Backend + 'static> Server<'a, B> {
     pub(super) fn new(
-        options: &'a Options,
-        settings: Settings,
+        options: &'a CacheOptions,
+        settings: CacheSettings,
         addresses: Vec<SocketAddr>,
         groups: usize,
-        notice: &mut dyn FnMut(Notice),
-    ) -> Result<Self, LaunchError> {
+        notice: &mut dyn FnMut(CacheNotice),
+    ) -> Result<Self, CacheLaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
         // One shard owns all connections until the load needs another.
         let plane = Arc::new(Plane::with_groups(groups, shards(options), 1)?);
-        let shared = Shared::new(
+        let shared = SharedCache::new(
             options.memory_bytes,
             Arc::clone(&plane.stats),
             options.connections_max,
@@ -90,7 +90,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
             addresses,
             signals,
             metrics: launch::metrics_listener(options.metrics, &mut |held| {
-                notice(Notice::AddressInUse(held));
+                notice(CacheNotice::AddressInUse(held));
             })?,
             shards: Shards::new(Arc::clone(&plane), options.is_sandboxed),
             plane,
@@ -113,7 +113,10 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
     }
 
     /// Serves metrics, gives up privileges, and looks after signals and shards until the end.
-    pub(super) fn run(mut self, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+    pub(super) fn run(
+        mut self,
+        notice: &mut dyn FnMut(CacheNotice),
+    ) -> Result<i32, CacheLaunchError> {
         let options = self.options;
         let reloads = options.settings_file.is_some();
         if options.is_sandboxed {
@@ -143,7 +146,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
         if let Some(stack) = &self.stack {
             stack.begin()?;
         }
-        notice(Notice::Ready(std::mem::take(&mut self.addresses)));
+        notice(CacheNotice::Ready(std::mem::take(&mut self.addresses)));
         let mut ended_by = None;
         let mut balance = Balance::new(self.plane.mailboxes.len());
         while self.shards.wait(ELASTIC_TICK)? {
@@ -158,7 +161,7 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                     return Ok(signal);
                 } else {
                     ended_by = Some(signal);
-                    notice(Notice::Draining);
+                    notice(CacheNotice::Draining);
                     self.plane.drain(options.drain);
                 }
             }
@@ -169,15 +172,15 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                 && let Some(active) = balance.step(&self.plane.stats)
             {
                 self.plane.resize(active);
-                notice(Notice::Shards(active));
+                notice(CacheNotice::Shards(active));
             }
         }
         Ok(ended_by.unwrap_or(SIGTERM))
     }
 
-    fn reload(&self, notice: &mut dyn FnMut(Notice)) {
+    fn reload(&self, notice: &mut dyn FnMut(CacheNotice)) {
         let Some(path) = &self.options.settings_file else {
-            notice(Notice::NotReloaded(
+            notice(CacheNotice::NotReloaded(
                 "there is no --settings file to read".into(),
             ));
             return;
@@ -190,9 +193,9 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
                 for mailbox in &self.plane.mailboxes {
                     let _ = mailbox.send(Command::Batch(policy(self.options, settings)));
                 }
-                notice(Notice::Reloaded(settings));
+                notice(CacheNotice::Reloaded(settings));
             }
-            Err(error) => notice(Notice::NotReloaded(error.to_string())),
+            Err(error) => notice(CacheNotice::NotReloaded(error.to_string())),
         }
     }
 }

@@ -10,7 +10,7 @@ mod words;
 
 pub use self::meta::decode_key;
 pub use self::number::{Digits, number, signed};
-pub use self::request::{Flags, Malformed, Meta, MetaKind, Request, Storage, StoreKind};
+pub use self::request::{Flags, Malformed, Meta, MetaKind, Request, StorageCommand, StoreKind};
 use self::words::check_key;
 pub use self::words::{GET_LINE_MAX_BYTES, LINE_MAX_BYTES, Words, line, may_be_long};
 
@@ -90,7 +90,7 @@ fn storage(words: Words<'_>, kind: StoreKind) -> Request<'_> {
 
 type Skipped = (Malformed, Option<usize>);
 
-fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<Storage<'_>, Skipped> {
+fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<StorageCommand<'_>, Skipped> {
     let mut next = || words.next().ok_or((Malformed::Unknown, None));
     let (key, flags, expiry, len) = (next()?, next()?, next()?, next()?);
     let kind = match kind {
@@ -113,7 +113,7 @@ fn storage_words(mut words: Words<'_>, kind: StoreKind) -> Result<Storage<'_>, S
         .and_then(|flags| u32::try_from(flags).ok())
         .ok_or(with_skip(Malformed::BadFormat))?;
     let expiry = signed(expiry).ok_or(with_skip(Malformed::BadFormat))?;
-    Ok(Storage {
+    Ok(StorageCommand {
         kind,
         key,
         flags,

@@ -61,7 +61,7 @@ pub enum StoreKind {
 
 /// A storage command; its data block follows the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Storage<'a> {
+pub struct StorageCommand<'a> {
     /// What to do.
     pub kind: StoreKind,
     /// The key.
@@ -89,7 +89,7 @@ pub enum Request<'a> {
         touch: Option<i64>,
     },
     /// `set` and its like.
-    Storage(Storage<'a>),
+    Storage(StorageCommand<'a>),
     /// `delete`
     Delete {
         /// The key.

@@ -17,7 +17,7 @@ fn commands_are_parsed_in_place() {
     let line = b"set key 5 -1 10 noreply";
     assert_eq!(
         parse(line),
-        Request::Storage(Storage {
+        Request::Storage(StorageCommand {
             kind: StoreKind::Set,
             key: &line[4..7],
             flags: 5,

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use code_layout::{Block, Branches, Exit, Function, FunctionCounts};
+use code_layout::{BasicBlock, Branches, Function, FunctionCounts, Terminator};
 use iced_x86::{Decoder, DecoderOptions};
 
 use crate::process::Program;
@@ -73,11 +73,15 @@ fn offset(function: &Function, vaddr: u64) -> u32 {
 }
 
 /// The block that ends with this step's call, to come back to the next one.
-fn call_at_an_end(functions: &[Function], before: u64, now: u64) -> Option<(&Function, &Block)> {
+fn call_at_an_end(
+    functions: &[Function],
+    before: u64,
+    now: u64,
+) -> Option<(&Function, &BasicBlock)> {
     let mut functions = functions.iter();
     let function = functions.find(|one| (one.start..one.end).contains(&before))?;
     let block = &function.blocks[function.block_of(before)?];
-    let is_call = block.last == before && block.exit == Exit::FallThrough && block.end != now;
+    let is_call = block.last == before && block.exit == Terminator::FallThrough && block.end != now;
     (is_call && function.block_at(block.end).is_some()).then_some((function, block))
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use code_layout::{
-    CallSites, Function, FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skip,
-    check, emit,
+    CallSites, Function, FunctionId, Image, LayoutOrder, LayoutPlan, PatchSelection, Placement,
+    Profile, Skip, check, emit,
 };
 
 const CACHE: u64 = 0x1000_0000;
@@ -58,8 +58,12 @@ fn a_fixed_executable_in_every_order() {
             !function.tables.is_empty() && function.skipped.contains_key(&Skip::AddressTaken)
         };
         assert_eq!(functions.iter().find(is_lost), None, "{level}");
-        for order in [Order::Original, Order::Random(5), Order::Random(6)] {
-            let plan = Plan::new(functions.clone(), &Profile::default(), order);
+        for order in [
+            LayoutOrder::Original,
+            LayoutOrder::Random(5),
+            LayoutOrder::Random(6),
+        ] {
+            let plan = LayoutPlan::new(functions.clone(), &Profile::default(), order);
             let placement = Placement {
                 cache_address: CACHE,
                 cache_bytes: 16 << 20,

@@ -14,14 +14,15 @@ mod tables;
 mod taken;
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Function, Order, PatchSelection, Plan, Profile,
+    CallSites, CounterAddressing, CounterArea, Function, LayoutOrder, LayoutPlan, PatchSelection,
+    Profile,
 };
 use process::{Counters, Program};
 
 const SEEDS: u64 = 20;
 
 /// An area for a plan's counters, and how it is reached.
-fn counters_of(program: &Program, plan: &Plan, gs: bool) -> (Counters, CounterArea) {
+fn counters_of(program: &Program, plan: &LayoutPlan, gs: bool) -> (Counters, CounterArea) {
     let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
     let area = CounterArea {
         address: counters.address,
@@ -35,7 +36,7 @@ fn counters_of(program: &Program, plan: &Plan, gs: bool) -> (Counters, CounterAr
 }
 
 fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool) -> Profile {
-    let plan = Plan::counting(functions, hint);
+    let plan = LayoutPlan::counting(functions, hint);
     let (counters, area) = counters_of(program, &plan, gs);
     let installed = program.install(&plan, PatchSelection::default(), Some(area));
     program.results(SEEDS);
@@ -50,11 +51,11 @@ fn same_in_every_order(program: &Program) {
     assert!(!functions.is_empty());
     let empty = Profile::default();
     for (order, patches) in [
-        (Order::Original, PatchSelection::ALL),
-        (Order::Random(1), PatchSelection::default()),
-        (Order::Random(2), PatchSelection::ALL),
+        (LayoutOrder::Original, PatchSelection::ALL),
+        (LayoutOrder::Random(1), PatchSelection::default()),
+        (LayoutOrder::Random(2), PatchSelection::ALL),
     ] {
-        let plan = Plan::new(functions.clone(), &empty, order);
+        let plan = LayoutPlan::new(functions.clone(), &empty, order);
         let installed = program.install(&plan, patches, None);
         assert!(!installed.emitted.patches.is_empty());
         assert_eq!(program.results(SEEDS), expected, "{order:?}");
@@ -68,7 +69,7 @@ fn same_in_every_order(program: &Program) {
             assert_eq!(one, two, "{start:#x}");
         }
     }
-    let plan = Plan::new(functions, &counted, Order::Profiled);
+    let plan = LayoutPlan::new(functions, &counted, LayoutOrder::Profiled);
     let installed = program.install(&plan, PatchSelection::ALL, None);
     assert_eq!(program.results(SEEDS), expected);
     drop(installed);
@@ -122,7 +123,7 @@ fn the_emitted_lookup_finds_the_frames_that_libgcc_finds() {
     let functions = program.functions();
     for count in [1, 2, functions.len()] {
         let chosen = functions[..count].to_vec();
-        let plan = Plan::new(chosen, &Profile::default(), Order::Random(1));
+        let plan = LayoutPlan::new(chosen, &Profile::default(), LayoutOrder::Random(1));
         let installed = program.install(&plan, PatchSelection::default(), None);
         let emitted = &installed.emitted;
         let end = emitted.address + emitted.bytes.len() as u64;
@@ -167,7 +168,11 @@ fn an_entry_within_another_ones_first_bytes_is_not_written_over() {
     for (name, inner) in [(c"twice_and_on", c"on"), (c"thrice", c"no_type")] {
         let entry = program.function(name).entry;
         assert_eq!(entry, Err(code_layout::Skip::EntryBranchTarget), "{name:?}");
-        let plan = Plan::new(program.functions(), &Profile::default(), Order::Original);
+        let plan = LayoutPlan::new(
+            program.functions(),
+            &Profile::default(),
+            LayoutOrder::Original,
+        );
         let expected = program.call(inner, 5);
         let _installed = program.install(&plan, PatchSelection::ALL, None);
         assert_eq!(program.call(inner, 5), expected);
@@ -184,7 +189,7 @@ fn odd_instructions_in_every_order() {
 fn counts_are_exact() {
     let program = Program::new("mixed.c", &["-O1"]);
     let function = program.function(c"counted");
-    let plan = Plan::counting(vec![function.clone()], &Profile::default());
+    let plan = LayoutPlan::counting(vec![function.clone()], &Profile::default());
     for gs in [false, true] {
         let (counters, area) = counters_of(&program, &plan, gs);
         let installed = program.install(&plan, PatchSelection::default(), Some(area));
@@ -224,7 +229,7 @@ fn a_patched_table_brings_a_running_loop_into_new_code() {
     let program: &'static Program = Box::leak(Box::new(Program::new("mixed.c", &["-O2"])));
     let function = program.function(c"interpret");
     assert!(!function.tables.is_empty(), "{function:?}");
-    let plan: &'static Plan = Box::leak(Box::new(Plan::counting(
+    let plan: &'static LayoutPlan = Box::leak(Box::new(LayoutPlan::counting(
         vec![function],
         &Profile::default(),
     )));

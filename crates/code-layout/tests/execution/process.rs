@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use code_layout::{
-    CounterArea, Emitted, Function, FunctionId, Image, Patch, PatchSelection, Placement, Plan,
-    check, emit,
+    CounterArea, Emitted, Function, FunctionId, Image, LayoutPlan, Patch, PatchSelection,
+    Placement, check, emit,
 };
 
 const PAGE_BYTES: u64 = 4096;
@@ -158,7 +158,7 @@ impl Program {
     /// Emits, checks, writes, patches.
     pub(crate) fn install(
         &self,
-        plan: &Plan,
+        plan: &LayoutPlan,
         patches: PatchSelection,
         counters: Option<CounterArea>,
     ) -> Installed<'_> {
@@ -168,7 +168,7 @@ impl Program {
     /// Emits, checks and writes, without patches.
     pub(crate) fn place(
         &self,
-        plan: &Plan,
+        plan: &LayoutPlan,
         patches: PatchSelection,
         counters: Option<CounterArea>,
     ) -> Installed<'_> {

@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use code_layout::{CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile};
+use code_layout::{
+    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
+};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -174,12 +176,12 @@ proptest! {
         let all = PatchSelection::ALL;
         let empty = Profile::default();
 
-        let plan = Plan::new(functions.clone(), &empty, Order::Random(order));
+        let plan = LayoutPlan::new(functions.clone(), &empty, LayoutOrder::Random(order));
         let installed = program.install(&plan, all, None);
         prop_assert_eq!(program.results(SEEDS), expected.clone());
         drop(installed);
 
-        let counting = Plan::counting(functions.clone(), &empty);
+        let counting = LayoutPlan::counting(functions.clone(), &empty);
         let counters = Counters::new(counting.counters(), None);
         let area = CounterArea { address: counters.address, addressing: CounterAddressing::Gs };
         let installed = program.install(&counting, PatchSelection::default(), Some(area));
@@ -192,7 +194,7 @@ proptest! {
         prop_assert_eq!(profile.functions[&run].entries, SEEDS);
 
         // The profiled layout, with counters on other edges, counts the same.
-        let again = Plan::counting(functions.clone(), &profile);
+        let again = LayoutPlan::counting(functions.clone(), &profile);
         let other = Counters::new(again.counters(), None);
         let area = CounterArea { address: other.address, addressing: CounterAddressing::Gs };
         let installed = program.install(&again, PatchSelection::default(), Some(area));
@@ -201,7 +203,7 @@ proptest! {
         let second = again.profile(&program.image, &other.read());
         prop_assert_eq!(&second.functions, &profile.functions);
 
-        let plan = Plan::new(functions, &profile, Order::Profiled);
+        let plan = LayoutPlan::new(functions, &profile, LayoutOrder::Profiled);
         let installed = program.install(&plan, all, None);
         prop_assert_eq!(program.results(SEEDS), expected.clone());
         drop(installed);

@@ -4,7 +4,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use code_layout::{CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile};
+use code_layout::{
+    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
+};
 
 use crate::process::{Counters, Program};
 
@@ -97,13 +99,17 @@ fn sqlite_in_every_order() {
     let functions = program.functions();
     let all = PatchSelection::ALL;
     let empty = Profile::default();
-    for order in [Order::Original, Order::Random(1), Order::Random(2)] {
-        let plan = Plan::new(functions.clone(), &empty, order);
+    for order in [
+        LayoutOrder::Original,
+        LayoutOrder::Random(1),
+        LayoutOrder::Random(2),
+    ] {
+        let plan = LayoutPlan::new(functions.clone(), &empty, order);
         let installed = program.install(&plan, all, None);
         assert_eq!(answers(&program), expected, "{order:?}");
         drop(installed);
     }
-    let counting = Plan::counting(functions.clone(), &empty);
+    let counting = LayoutPlan::counting(functions.clone(), &empty);
     let counters = Counters::new(counting.counters(), None);
     let area = CounterArea {
         address: counters.address,
@@ -130,12 +136,16 @@ fn sqlite_in_every_order() {
         .filter(|function| hottest.contains(&function.id))
         .cloned()
         .collect();
-    let installed = program.install(&Plan::new(hot, &sampled, Order::Profiled), all, None);
+    let installed = program.install(
+        &LayoutPlan::new(hot, &sampled, LayoutOrder::Profiled),
+        all,
+        None,
+    );
     assert!(installed.emitted.functions.len() > 50);
     assert_eq!(answers(&program), expected);
     drop(installed);
 
-    let plan = Plan::new(functions, &profile, Order::Profiled);
+    let plan = LayoutPlan::new(functions, &profile, LayoutOrder::Profiled);
     let installed = program.install(&plan, all, None);
     assert_eq!(answers(&program), expected);
     // What did not run is left out: most of it.

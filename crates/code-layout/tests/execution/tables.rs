@@ -2,8 +2,8 @@
 //! another table follows.
 
 use code_layout::{
-    Emitted, Error, Function, JumpTable, Order, Patch, PatchKind, PatchSelection, Placement, Plan,
-    Profile, check, emit,
+    Emitted, Error, Function, JumpTable, LayoutOrder, LayoutPlan, Patch, PatchKind, PatchSelection,
+    Placement, Profile, check, emit,
 };
 
 use crate::process::Program;
@@ -19,8 +19,12 @@ fn switches(program: &Program) -> [Function; 2] {
     [c"masked", c"compared"].map(|name| program.function(name))
 }
 
-fn emitted(program: &Program, functions: &[Function]) -> (Plan, Placement, Emitted) {
-    let plan = Plan::new(functions.to_vec(), &Profile::default(), Order::Random(3));
+fn emitted(program: &Program, functions: &[Function]) -> (LayoutPlan, Placement, Emitted) {
+    let plan = LayoutPlan::new(
+        functions.to_vec(),
+        &Profile::default(),
+        LayoutOrder::Random(3),
+    );
     let placement = Placement {
         load_bias: BIAS,
         cache_address: BIAS + (1 << 24),

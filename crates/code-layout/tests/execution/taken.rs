@@ -15,7 +15,7 @@ fn analysed(program: &Program, name: &CStr) -> Result<Function, Skip> {
 
 /// Whether each block stays for this.
 fn staying(function: &Function) -> Vec<bool> {
-    let stays = |block: &code_layout::Block| block.stays == Some(Skip::AddressTaken);
+    let stays = |block: &code_layout::BasicBlock| block.stays == Some(Skip::AddressTaken);
     function.blocks.iter().map(stays).collect()
 }
 

@@ -237,7 +237,10 @@ fn a_fork_says_that_nothing_carries_over() {
     assert_eq!(row.carries_nothing_over(), None);
     let observed = |name: &str| {
         let values = [(name.to_owned(), bayes_opt::Value::Int(1))];
-        Observation::now(Configuration(values.into()), bayes_opt::Outcome::Crashed)
+        Observation::now(
+            Configuration(values.into()),
+            bayes_opt::ObservedOutcome::Crashed,
+        )
     };
     row.prior = vec![observed("y")];
     assert!(row.carries_nothing_over().is_some());

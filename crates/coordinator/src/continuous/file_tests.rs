@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bayes_opt::Value;
 use tempfile::TempDir;
-use tuner::continuous::{Entry, Promoted};
+use tuner::continuous::{HistoryEntry, Promoted};
 
 use super::*;
 use crate::store::{Location, Store};
@@ -95,7 +95,7 @@ impl Service {
                 since: now,
                 host: Some(host),
             }),
-            due: None,
+            search_reason: None,
             ..Known::new(now)
         };
         coordinator
@@ -138,7 +138,7 @@ impl Service {
     }
 
     /// Oldest first.
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<HistoryEntry> {
         let mut entries = self.coordinator.store.entries(self.id, 99).unwrap();
         entries.reverse();
         entries
@@ -177,8 +177,9 @@ impl Service {
         self.run_until(|service| {
             let rounds = service.rounds();
             if rounds.len() >= 3 && !is_held.replace(true) {
-                let is_strayed = |round: &Round| matches!(round.seen, Seen::Strayed(_));
-                assert!(rounds.iter().all(is_strayed), "{rounds:?}");
+                let is_externally_modified =
+                    |round: &Round| matches!(round.seen, Seen::ExternallyModified(_));
+                assert!(rounds.iter().all(is_externally_modified), "{rounds:?}");
                 assert_eq!(service.known().doing().to_string(), "held");
                 assert_eq!(std::fs::read(service.path(name)).ok(), found);
                 assert_eq!(service.read("knob"), knob);
@@ -192,7 +193,7 @@ impl Service {
         let told = entries.iter().filter(|entry| entry.text.contains(what));
         assert_eq!(told.count(), 1, "{entries:?}");
         assert_eq!(entries[0].kind, "changed", "{entries:?}");
-        assert_eq!(self.known().strayed, None);
+        assert_eq!(self.known().externally_modified, None);
         assert_eq!(self.read("service.conf"), "x = 20\n");
     }
 }
@@ -287,7 +288,7 @@ impl Service {
     /// A rollback has begun, on this service.
     fn is_to_be_rolled_back(&self) {
         let known = Known {
-            acting: Some(Acting::RollBack("a constraint is broken".into())),
+            pending_change: Some(Acting::RollBack("a constraint is broken".into())),
             ..self.known()
         };
         self.keep(&known);
@@ -295,7 +296,7 @@ impl Service {
 
     /// What was said of its end.
     fn rolled_back(&self) -> String {
-        self.run_until(|service| service.known().acting.is_none());
+        self.run_until(|service| service.known().pending_change.is_none());
         let known = self.known();
         let known_left = known.left.is_empty();
         assert_eq!((known.rollbacks, known.promoted), (1, None));
@@ -626,7 +627,7 @@ impl Service {
     fn search_is_due(&self) {
         let now = Timestamp::now();
         let known = Known {
-            due: Some("the workload changed".into()),
+            search_reason: Some("the workload changed".into()),
             next_round: now.checked_add(SignedDuration::from_hours(1)).unwrap(),
             ..self.known()
         };
@@ -695,7 +696,7 @@ fn a_paused_queue_holds_a_search_and_no_round() {
         if service.rounds().len() >= 3 && !is_resumed.replace(true) {
             assert_eq!(service.evaluations(), 0);
             let entries = service.entries();
-            let is_held = |it: &&Entry| it.kind == "held" && it.text.contains(QUEUE_PAUSED);
+            let is_held = |it: &&HistoryEntry| it.kind == "held" && it.text.contains(QUEUE_PAUSED);
             assert_eq!(entries.iter().filter(is_held).count(), 1, "{entries:?}");
             coordinator.resume_queue().unwrap();
         }

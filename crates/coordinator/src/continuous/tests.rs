@@ -2,7 +2,7 @@
 
 use bayes_opt::Value;
 use host::Knob;
-use tuner::continuous::{Entry, Promoted};
+use tuner::continuous::{HistoryEntry, Promoted};
 
 use super::*;
 use crate::store::{Location, Store};
@@ -26,7 +26,10 @@ json = { requests = "n", latency_p99_us = "us" }
 
 /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can
 /// be measured, where the knob is put right as soon as `then` says so.
-fn changed_since(boot_id: &str, then: impl Fn(&[Entry], &std::path::Path)) -> Vec<Entry> {
+fn changed_since(
+    boot_id: &str,
+    then: impl Fn(&[HistoryEntry], &std::path::Path),
+) -> Vec<HistoryEntry> {
     let dir = tempfile::tempdir().unwrap();
     let knob = dir.path().join("knob");
     std::fs::write(&knob, "50\n").unwrap();
@@ -58,7 +61,7 @@ fn changed_since(boot_id: &str, then: impl Fn(&[Entry], &std::path::Path)) -> Ve
                 files: None,
             }),
         }),
-        due: None,
+        search_reason: None,
         ..Known::new(now)
     };
     coordinator
@@ -85,8 +88,8 @@ fn changed_since(boot_id: &str, then: impl Fn(&[Entry], &std::path::Path)) -> Ve
     assert_eq!(std::fs::read_to_string(&knob).unwrap().trim(), "20");
     let kept = coordinator.store.continuous(id).unwrap().unwrap();
     let promoted = kept.promoted.unwrap();
-    let present = host::boot_id(&host::Roots::default());
-    assert_eq!(promoted.host.unwrap().boot_id, present);
+    let current_run = host::boot_id(&host::Roots::default());
+    assert_eq!(promoted.host.unwrap().boot_id, current_run);
     assert_eq!(kept.promotions, 0, "nothing else was promoted");
     coordinator.store.entries(id, 9).unwrap()
 }
@@ -105,9 +108,9 @@ fn a_knob_that_a_boot_has_reset_is_put_back() {
 
 #[test]
 fn a_knob_that_somebody_else_has_changed_holds_the_rounds() {
-    let present = host::boot_id(&host::Roots::default());
+    let current_run = host::boot_id(&host::Roots::default());
     let is_right = std::cell::Cell::new(false);
-    let entries = changed_since(&present, |entries, knob| {
+    let entries = changed_since(&current_run, |entries, knob| {
         if !entries.is_empty() && !is_right.replace(true) {
             // At once: a file that is written is empty for a moment.
             let next = knob.with_extension("next");

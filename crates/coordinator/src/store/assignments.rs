@@ -2,7 +2,7 @@
 //! that is not in this process. The row goes in the transaction that writes the result, so a result
 //! is taken once, whoever sends it how often.
 
-use tuner::assignment::Measured;
+use tuner::assignment::EvaluationResult;
 use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
 use tuner::ledger::PlannedArm;
@@ -10,7 +10,7 @@ use tuner::protocol::Ticket;
 use tuner::report::{EvaluationRecord, Failure};
 
 use super::database::{Cell, Database};
-use super::evaluations::{Running, begin, find_evaluation, insert_block, write_end};
+use super::evaluations::{RunningEvaluation, begin, find_evaluation, insert_block, write_end};
 use super::{Store, now_ms, to_json, usize_of};
 use crate::error::Error;
 
@@ -76,7 +76,7 @@ impl Store {
     pub(crate) fn assign_evaluation(
         &self,
         id: i64,
-        running: &Running,
+        running: &RunningEvaluation,
         is_from_queue: bool,
         incumbent: Option<f64>,
     ) -> Result<Ticket, Error> {
@@ -180,7 +180,7 @@ impl Store {
         &self,
         ticket: Ticket,
         attempt: i64,
-        measured: Measured,
+        measured: EvaluationResult,
     ) -> Result<bool, Error> {
         self.change(|database| {
             let mut cells = key(ticket).to_vec();

@@ -1,6 +1,6 @@
 //! What `mode = "continuous"` keeps: its state, its rounds, and what happened.
 
-use tuner::continuous::{Entry, Round, State};
+use tuner::continuous::{ContinuousState, HistoryEntry, Round};
 use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::{Cell, Database};
@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// How a continuous experiment stands, as it was kept last.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct ContinuousStanding {
     /// The experiment's number.
     pub id: i64,
     /// Its name.
@@ -23,10 +23,10 @@ pub struct Standing {
     /// What its experiment is doing: nothing is watched unless it runs.
     pub experiment: ExperimentState,
     /// The state.
-    pub state: State,
+    pub state: ContinuousState,
 }
 
-impl Standing {
+impl ContinuousStanding {
     /// What it is at, in one word.
     #[must_use]
     pub fn doing(&self) -> String {
@@ -43,11 +43,11 @@ pub struct Moment {
     /// The experiment.
     pub row: ExperimentRow,
     /// The state of its continuous mode, once it has one.
-    pub state: Option<State>,
+    pub state: Option<ContinuousState>,
     /// Every round, in order.
     pub rounds: Vec<Round>,
     /// What happened last, newest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
 }
 
 impl Store {
@@ -55,7 +55,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn continuous(&self, id: i64) -> Result<Option<State>, Error> {
+    pub fn continuous(&self, id: i64) -> Result<Option<ContinuousState>, Error> {
         self.read(|database| {
             find(database, id)?;
             read_state(database, id)
@@ -82,7 +82,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn all_continuous(&self) -> Result<Vec<Standing>, Error> {
+    pub fn all_continuous(&self) -> Result<Vec<ContinuousStanding>, Error> {
         let rows = self.read(|database| {
             database.query(
                 "SELECT id, name, spec, continuous, state FROM experiments WHERE continuous IS NOT NULL ORDER BY id DESC",
@@ -91,7 +91,7 @@ impl Store {
         })?;
         let standing = |row: &Vec<Cell>| {
             let spec: Spec = json(&row[2])?;
-            Ok(Standing {
+            Ok(ContinuousStanding {
                 id: row[0].int().unwrap_or(0),
                 name: name_of(&row[1]),
                 rules: spec.continuous.unwrap_or_default(),
@@ -114,7 +114,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn entries(&self, id: i64, take: usize) -> Result<Vec<Entry>, Error> {
+    pub fn entries(&self, id: i64, take: usize) -> Result<Vec<HistoryEntry>, Error> {
         self.read(|database| read_entries(database, id, take))
     }
 
@@ -123,9 +123,9 @@ impl Store {
     pub(crate) fn keep_continuous(
         &self,
         id: i64,
-        state: &State,
+        state: &ContinuousState,
         round: Option<&Round>,
-        happened: &[Entry],
+        happened: &[HistoryEntry],
         promotion: Option<Option<&Promotion>>,
     ) -> Result<(), Error> {
         let state = to_json(state)?;
@@ -148,7 +148,7 @@ impl Store {
     }
 }
 
-fn read_state(database: &mut Database, id: i64) -> Result<Option<State>, Error> {
+fn read_state(database: &mut Database, id: i64) -> Result<Option<ContinuousState>, Error> {
     let rows = database.query(
         "SELECT continuous FROM experiments WHERE id = $1",
         &[id.into()],
@@ -164,21 +164,21 @@ fn read_rounds(database: &mut Database, id: i64) -> Result<Vec<Round>, Error> {
     rows.iter().map(|row| json(&row[0])).collect()
 }
 
-fn read_entries(database: &mut Database, id: i64, take: usize) -> Result<Vec<Entry>, Error> {
+fn read_entries(database: &mut Database, id: i64, take: usize) -> Result<Vec<HistoryEntry>, Error> {
     let rows = database.query(
         "SELECT entry FROM entries WHERE experiment = $1 ORDER BY number DESC LIMIT $2",
         &[id.into(), take.into()],
     )?;
-    let entries = rows.iter().map(|row| json::<Entry>(&row[0]));
+    let entries = rows.iter().map(|row| json::<HistoryEntry>(&row[0]));
     entries
-        .map(|entry| entry.map(Entry::in_sentences))
+        .map(|entry| entry.map(HistoryEntry::in_sentences))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use tuner::continuous::{Acting, Candidate, Promoted, Searching, Seen};
+    use tuner::continuous::{Acting, Promoted, Searching, Seen, VerifiedCandidate};
     use tuner::ledger::Drift;
     use tuner::live::Changes;
 
@@ -190,12 +190,12 @@ mod tests {
     }
 
     /// Every part of it is there.
-    fn full_state() -> State {
-        let candidate = Candidate {
+    fn full_state() -> ContinuousState {
+        let candidate = VerifiedCandidate {
             configuration: at(4),
             gain: -0.1,
         };
-        State {
+        ContinuousState {
             promoted: Some(Promoted {
                 configuration: at(3),
                 gain: f64::from_bits(0xbfb9_9999_9999_999b),
@@ -206,14 +206,14 @@ mod tests {
                     files: Some([("/etc/a.conf".to_owned(), "00ff".to_owned())].into()),
                 }),
             }),
-            due: Some("the gain has changed by \u{2212}3 %".into()),
+            search_reason: Some("the gain has changed by \u{2212}3 %".into()),
             searching: Some(Searching {
                 since: time(1),
                 from: 10,
                 is_begun: true,
             }),
             candidate: Some(candidate.clone()),
-            acting: Some(Acting::Promote(candidate)),
+            pending_change: Some(Acting::Promote(candidate)),
             since: [("gain".to_owned(), 7)].into(),
             drifts: vec![Drift {
                 before: 10,
@@ -221,7 +221,7 @@ mod tests {
             }],
             changes: vec![time(-5), time(0)],
             last_alarm: Some(time(2)),
-            ..State::new(time(-9))
+            ..ContinuousState::new(time(-9))
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
             season: 1,
             gain_season: 2,
             counts: true,
-            seen: Seen::Measured(tuner::continuous::Measured {
+            seen: Seen::Measured(tuner::continuous::RoundResult {
                 gain: -0.05,
                 gain_variance: 1e-5,
                 workload: [("requests_per_s".to_owned(), 1e5)].into(),
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn entry(text: &str) -> Entry {
-        Entry {
+    fn entry(text: &str) -> HistoryEntry {
+        HistoryEntry {
             at: time(4),
             kind: "drift".into(),
             text: text.into(),
@@ -257,7 +257,7 @@ mod tests {
         on_both(|location| {
             let store = Store::open(location).unwrap();
             let mut new = new_experiment();
-            new.spec.mode = tuner::spec::Mode::Continuous;
+            new.spec.mode = tuner::spec::ExperimentMode::Continuous;
             let id = store.create(&new).unwrap();
             assert_eq!(store.continuous(id).unwrap(), None);
             assert!(store.all_continuous().unwrap().is_empty());
@@ -317,7 +317,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let writer = scope.spawn(|| {
                     for number in 1..=40 {
-                        let mut state = State::new(time(0));
+                        let mut state = ContinuousState::new(time(0));
                         state.rounds = number;
                         let promotion = Promotion {
                             is_complete: true,
@@ -364,7 +364,7 @@ mod tests {
         on_both(|location| {
             let store = Store::open(location).unwrap();
             let id = store.create(&new_experiment()).unwrap();
-            let first = State::new(time(0));
+            let first = ContinuousState::new(time(0));
             store
                 .keep_continuous(id, &first, Some(&round(1)), &[], None)
                 .unwrap();
@@ -381,7 +381,7 @@ mod tests {
     fn a_state_of_before_the_last_alarm_was_kept_is_read() {
         let mut value = serde_json::to_value(full_state()).unwrap();
         value.as_object_mut().unwrap().remove("last_alarm");
-        let state: State = serde_json::from_value(value).unwrap();
+        let state: ContinuousState = serde_json::from_value(value).unwrap();
         assert_eq!(state.last_alarm, None);
     }
 }

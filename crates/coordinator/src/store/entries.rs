@@ -1,8 +1,8 @@
 //! What happened in an experiment by itself, for its time line. What people did is in the audit
 //! log.
 
-use tuner::continuous::Entry;
-use tuner::spec::Mode;
+use tuner::continuous::HistoryEntry;
+use tuner::spec::ExperimentMode;
 
 use super::database::Database;
 use super::row::find;
@@ -10,7 +10,7 @@ use super::to_json;
 use crate::error::Error;
 
 /// Writes an entry behind those that there are.
-pub(super) fn insert(database: &mut Database, id: i64, entry: &Entry) -> Result<(), Error> {
+pub(super) fn insert(database: &mut Database, id: i64, entry: &HistoryEntry) -> Result<(), Error> {
     let written = database.execute(
         "INSERT INTO entries (experiment, number, entry) \
          SELECT $1, COALESCE(MAX(number), 0) + 1, $2 FROM entries WHERE experiment = $3",
@@ -26,10 +26,10 @@ pub(super) fn happened(
     kind: &str,
     text: &str,
 ) -> Result<(), Error> {
-    if find(database, id)?.spec.mode == Mode::Continuous {
+    if find(database, id)?.spec.mode == ExperimentMode::Continuous {
         return Ok(());
     }
-    let entry = Entry {
+    let entry = HistoryEntry {
         at: jiff::Timestamp::now(),
         kind: kind.to_owned(),
         text: text.to_owned(),
@@ -74,12 +74,12 @@ objective = { metric = "latency_p99_us" }
             .unwrap();
         let mut report = store.experiment(id).unwrap().report;
         report.sentence = "It is better.".into();
-        store.sat(id, State::Done, None, &report).unwrap();
+        store.session_ended(id, State::Done, None, &report).unwrap();
         store
-            .sat(id, State::Paused, Some("waits"), &report)
+            .session_ended(id, State::Paused, Some("waits"), &report)
             .unwrap();
         store
-            .sat(id, State::Failed, Some("no disk"), &report)
+            .session_ended(id, State::Failed, Some("no disk"), &report)
             .unwrap();
         let entries = store.entries(id, 9).unwrap().into_iter().rev();
         let said: Vec<_> = entries.map(|entry| (entry.kind, entry.text)).collect();

@@ -26,7 +26,7 @@ pub struct EvaluationRow {
 /// What a chart draws of an evaluation that ended. Reading ten thousand of these costs a fraction
 /// of reading as many [`EvaluationRow`]s.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct ChartPoint {
     /// Its number.
     pub number: usize,
     /// What was measured.
@@ -45,7 +45,7 @@ pub struct Point {
 
 /// The evaluation that is being measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Running {
+pub struct RunningEvaluation {
     /// Its number.
     pub number: usize,
     /// What is measured.
@@ -189,7 +189,7 @@ pub(super) fn insert_block(
 pub(super) fn begin(
     database: &mut Database,
     id: i64,
-    running: &Running,
+    running: &RunningEvaluation,
     is_from_queue: bool,
 ) -> Result<(), Error> {
     insert(
@@ -278,7 +278,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn points(&self, id: i64) -> Result<Vec<Point>, Error> {
+    pub fn points(&self, id: i64) -> Result<Vec<ChartPoint>, Error> {
         #[derive(Deserialize)]
         struct Score {
             score: f64,
@@ -293,7 +293,7 @@ impl Store {
         })?;
         let points = rows.iter().map(|cells| {
             let score: Option<Score> = json(&cells[3])?;
-            Ok(Point {
+            Ok(ChartPoint {
                 number: usize_of(&cells[0]),
                 configuration: json(&cells[1])?,
                 outcome: cells[2].text().unwrap_or_default().to_owned(),
@@ -444,7 +444,7 @@ impl Store {
     pub(crate) fn started(
         &self,
         id: i64,
-        running: &Running,
+        running: &RunningEvaluation,
         is_from_queue: bool,
     ) -> Result<(), Error> {
         self.change(|database| begin(database, id, running, is_from_queue))

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Mode, Spec};
+use tuner::spec::{BudgetSpec, ExperimentMode, Spec};
 
 use super::database::{Cell, Database};
 use super::entries::happened;
 use super::promotion::Promotion;
 use super::queue::end_of_queue;
 use super::row::{
-    ExperimentRow, State, Summary, Wish, find, insert_run, set, state, unfinished, wish,
+    ExperimentRow, ExperimentSummary, State, UserRequest, find, insert_run, set, state, unfinished,
+    wish,
 };
 use super::{Store, json, name_of, to_json, usize_of, waiting};
 use crate::error::Error;
@@ -41,11 +42,11 @@ fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error
 
 impl Store {
     /// Every experiment, newest first. Of its evaluations those are counted that
-    /// `tuner::experiment::Search::counted` has.
+    /// `tuner::experiment::TuningSearch::counted` has.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
-    pub fn experiments(&self) -> Result<Vec<Summary>, Error> {
+    pub fn experiments(&self) -> Result<Vec<ExperimentSummary>, Error> {
         let rows = self.read(|database| {
             database.query(
                 "SELECT e.id, e.name, e.state, e.wish, e.message, e.created_ms, e.budget, e.spec, e.report, e.parent, \
@@ -72,15 +73,15 @@ impl Store {
                 let state = state(&cells[2])?;
                 // A verification that has begun is no wish any more.
                 let is_begun = state == State::Running && cells[11].text().is_some();
-                Ok(Summary {
+                Ok(ExperimentSummary {
                     id,
                     name: name_of(&cells[1]),
                     state,
-                    wish: wish(&cells[3])?.filter(|it| !(is_begun && *it == Wish::Verify)),
+                    wish: wish(&cells[3])?.filter(|it| !(is_begun && *it == UserRequest::Verify)),
                     message: cells[4].text().map(str::to_owned),
                     created_ms: cells[5].int().unwrap_or(0),
                     evaluations: usize_of(&cells[12]),
-                    always_on: spec.mode == Mode::Continuous,
+                    always_on: spec.mode == ExperimentMode::Continuous,
                     on_workers: spec.workers.is_some(),
                     waits: None,
                     budget: budget.unwrap_or(spec.budget).evaluations,
@@ -135,7 +136,9 @@ impl Store {
     pub(crate) fn transition(
         &self,
         id: i64,
-        decide: impl FnOnce(&ExperimentRow) -> Result<(State, Option<Wish>, Option<String>), Error>,
+        decide: impl FnOnce(
+            &ExperimentRow,
+        ) -> Result<(State, Option<UserRequest>, Option<String>), Error>,
     ) -> Result<(), Error> {
         self.change(|database| {
             let row = find(database, id)?;
@@ -147,7 +150,7 @@ impl Store {
                  WHERE id = $5",
                 &[
                     state.name().into(),
-                    wish.map(Wish::name).into(),
+                    wish.map(UserRequest::name).into(),
                     message.into(),
                     queued_ms.into(),
                     id.into(),
@@ -157,9 +160,9 @@ impl Store {
         })
     }
 
-    /// The end of a sitting: its report and the state that it leaves. An error may have ended it in
+    /// The end of a session: its report and the state that it leaves. An error may have ended it in
     /// the middle of an evaluation, which is lost then.
-    pub(crate) fn sat(
+    pub(crate) fn session_ended(
         &self,
         id: i64,
         state: State,

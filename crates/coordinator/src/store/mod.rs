@@ -32,15 +32,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use assignments::Assigned;
-pub use continuous::{Moment, Standing};
+pub use continuous::{ContinuousStanding, Moment};
 pub(crate) use creation::Elsewhere;
 pub use creation::NewExperiment;
 pub use database::Location;
 use database::{Cell, Database};
-pub use evaluations::{EvaluationRow, Point, Running};
+pub use evaluations::{ChartPoint, EvaluationRow, RunningEvaluation};
 pub use promotion::Promotion;
 pub use requests::Once;
-pub use row::{ExperimentRow, State, Summary, Wish};
+pub use row::{ExperimentRow, ExperimentSummary, State, UserRequest};
 pub(crate) use row::{refused, unfinished};
 pub use tally::Tally;
 use tuner::spec::Masks;

@@ -1,7 +1,7 @@
 //! What a restart makes of experiments and evaluations that ran.
 
 use tuner::experiment::BY_USER;
-use tuner::spec::{Mode, Spec};
+use tuner::spec::{ExperimentMode, Spec};
 
 use super::database::{Cell, Database};
 use super::queue::is_queue_paused;
@@ -61,7 +61,7 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
     // A paused queue does not hold what watches its promotion.
     let is_watched = |row: &[Cell]| {
         let spec = json::<Spec>(&row[3]);
-        spec.is_ok_and(|spec| spec.mode == Mode::Continuous) && row[4].text().is_some()
+        spec.is_ok_and(|spec| spec.mode == ExperimentMode::Continuous) && row[4].text().is_some()
     };
     let each = running.iter().map(|row| {
         let id = row[0].int().unwrap_or(0);

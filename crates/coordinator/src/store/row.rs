@@ -7,7 +7,7 @@ use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::promotions::Served;
 use tuner::report::{Finding, Report};
 use tuner::sentence::counted;
-use tuner::spec::{BudgetSpec, Mode, Spec};
+use tuner::spec::{BudgetSpec, ExperimentMode, Spec};
 
 use super::database::{Cell, Database};
 use super::promotion::Promotion;
@@ -74,7 +74,7 @@ impl std::fmt::Display for State {
 /// What its user wants of an experiment that runs or will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wish {
+pub enum UserRequest {
     /// To wait after the present evaluation.
     Pause,
     /// To end now.
@@ -83,7 +83,7 @@ pub enum Wish {
     Verify,
 }
 
-impl Wish {
+impl UserRequest {
     /// What becomes of the experiment, to be said after its name or its state.
     #[must_use]
     pub fn with_verb(self) -> &'static str {
@@ -113,7 +113,7 @@ pub struct ExperimentRow {
     /// What it is doing.
     pub state: State,
     /// What its user wants.
-    pub wish: Option<Wish>,
+    pub wish: Option<UserRequest>,
     /// Where relative paths of its specification count from.
     pub dir: String,
     /// The specification as written.
@@ -134,7 +134,7 @@ pub struct ExperimentRow {
     pub verification: i64,
     /// The arms of the present verification, once it began.
     pub plan: Option<Vec<PlannedArm>>,
-    /// The report of the last sitting, without evaluations and blocks.
+    /// The report of the last session, without evaluations and blocks.
     pub report: Report,
     /// What of it is in force on the host.
     pub promotion: Option<Promotion>,
@@ -180,7 +180,9 @@ impl ExperimentRow {
         let minutes = budget.wall_time_min;
         let minutes = minutes.filter(|minutes| took_min >= MINUTES_USED_UP * minutes);
         let (used_up, options) = match minutes {
-            _ if self.state != State::Done || self.spec.mode != Mode::Once => return None,
+            _ if self.state != State::Done || self.spec.mode != ExperimentMode::Once => {
+                return None;
+            }
             _ if evaluations >= most => (counted(most, "evaluation"), "--evaluations N".to_owned()),
             Some(minutes) => (
                 format!("{minutes} min of measuring"),
@@ -223,7 +225,7 @@ impl ExperimentRow {
             Some("a guard is worse: name it in verification.allow_worse of a fork, and verify that")
         } else if self.report.finding != Finding::Improvement {
             Some("only a verified improvement can be promoted")
-        } else if self.spec.mode == Mode::Continuous && self.state != State::Done {
+        } else if self.spec.mode == ExperimentMode::Continuous && self.state != State::Done {
             Some("a continuous experiment promotes by itself")
         } else if self.state == State::Queued {
             Some("it waits to be measured again: stop it first, or wait for its new result")
@@ -252,7 +254,7 @@ impl ExperimentRow {
 
 /// An experiment in a list.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
+pub struct ExperimentSummary {
     /// Its number.
     pub id: i64,
     /// Its name.
@@ -260,7 +262,7 @@ pub struct Summary {
     /// What it is doing.
     pub state: State,
     /// What its user wants, if that has not happened yet.
-    pub wish: Option<Wish>,
+    pub wish: Option<UserRequest>,
     /// Why it waits or what ended it.
     pub message: Option<String>,
     /// When it was made, in milliseconds since 1970.
@@ -292,7 +294,7 @@ pub struct Summary {
     pub on_workers: bool,
 }
 
-impl Summary {
+impl ExperimentSummary {
     /// How many evaluations there are, and may be, in words.
     #[must_use]
     pub fn counted(&self) -> String {
@@ -343,8 +345,8 @@ pub(super) fn state(cell: &Cell) -> Result<State, Error> {
         .ok_or_else(|| Error::Corrupt(format!("an experiment is in the state {text:?}")))
 }
 
-pub(super) fn wish(cell: &Cell) -> Result<Option<Wish>, Error> {
-    let mut wishes = [Wish::Pause, Wish::Stop, Wish::Verify].into_iter();
+pub(super) fn wish(cell: &Cell) -> Result<Option<UserRequest>, Error> {
+    let mut wishes = [UserRequest::Pause, UserRequest::Stop, UserRequest::Verify].into_iter();
     match cell.text() {
         None => Ok(None),
         Some(text) => wishes

@@ -6,19 +6,19 @@ use std::process::{Command, Stdio};
 use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tempfile::TempDir;
-use tuner::assignment::Measured;
+use tuner::assignment::EvaluationResult;
 use tuner::begun::{Begun, ControlRun};
-use tuner::evaluation::{Block, Measurement, Order, Outcome};
+use tuner::evaluation::{Block, Measurement, Outcome, SideOrder};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::live::Changes;
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::{BudgetSpec, Mode, TargetSpec};
+use tuner::spec::{BudgetSpec, ExperimentMode, TargetSpec};
 
 use super::database::Database;
 use super::row::set;
 use super::{
-    EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, Running, State, Store, Wish,
-    now_ms,
+    EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, RunningEvaluation, State,
+    Store, UserRequest, now_ms,
 };
 use crate::error::Error;
 
@@ -182,7 +182,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
 fn block() -> Block {
     Block {
         start_s: 0.5,
-        order: Order::ExperimentFirst,
+        order: SideOrder::ExperimentFirst,
         control: [("requests".to_owned(), 1000.0)].into(),
         experiment: [("requests".to_owned(), 999.5)].into(),
     }
@@ -195,7 +195,7 @@ fn what_is_written_is_read() {
         assert!(store.try_lock().unwrap());
         let id = store.create(&new_experiment()).unwrap();
         assert_eq!(id, 1);
-        let running = Running {
+        let running = RunningEvaluation {
             number: 1,
             configuration: at(3),
         };
@@ -281,9 +281,9 @@ fn after_a_restart_nothing_runs() {
         let ids: Vec<i64> = (0..4)
             .map(|_| store.create(&new_experiment()).unwrap())
             .collect();
-        let wishes = [None, Some(Wish::Stop), Some(Wish::Pause)];
+        let wishes = [None, Some(UserRequest::Stop), Some(UserRequest::Pause)];
         for (id, wish) in ids.iter().zip(wishes) {
-            let running = Running {
+            let running = RunningEvaluation {
                 number: 1,
                 configuration: at(1),
             };
@@ -346,17 +346,20 @@ fn a_verification_that_has_begun_is_no_wish_any_more() {
             let all = store.experiments().unwrap();
             (all[0].wish, row.is_verifying())
         };
-        let asks = |_: &ExperimentRow| Ok((State::Running, Some(Wish::Verify), None));
+        let asks = |_: &ExperimentRow| Ok((State::Running, Some(UserRequest::Verify), None));
         store.transition(id, asks).unwrap();
-        assert_eq!(stands(), (Some(Wish::Verify), false));
+        assert_eq!(stands(), (Some(UserRequest::Verify), false));
         let plan = [PlannedArm::candidate(1, at(3))];
         store.set_plan(id, &plan).unwrap();
         assert_eq!(stands(), (None, true));
         // A server that starts again knows what was asked for.
-        assert_eq!(store.experiment(id).unwrap().wish, Some(Wish::Verify));
-        let stops = |_: &ExperimentRow| Ok((State::Running, Some(Wish::Stop), None));
+        assert_eq!(
+            store.experiment(id).unwrap().wish,
+            Some(UserRequest::Verify)
+        );
+        let stops = |_: &ExperimentRow| Ok((State::Running, Some(UserRequest::Stop), None));
         store.transition(id, stops).unwrap();
-        assert_eq!(stands(), (Some(Wish::Stop), true));
+        assert_eq!(stands(), (Some(UserRequest::Stop), true));
     });
 }
 
@@ -365,7 +368,7 @@ fn a_queued_experiment_says_what_it_waits_for() {
     on_both(|location| {
         let store = Store::open(location).unwrap();
         let mut endless = new_experiment();
-        endless.spec.mode = Mode::Continuous;
+        endless.spec.mode = ExperimentMode::Continuous;
         let endless = store.create(&endless).unwrap();
         let queued = store.create(&new_experiment()).unwrap();
         let waits = |id| {
@@ -546,7 +549,7 @@ fn notes_are_kept_and_taken_away() {
     on_both(|location| {
         let store = Store::open(location).unwrap();
         let id = store.create(&new_experiment()).unwrap();
-        let running = Running {
+        let running = RunningEvaluation {
             number: 1,
             configuration: at(30),
         };
@@ -613,7 +616,7 @@ fn a_store_of_the_first_version_is_brought_to_the_present_one() {
         assert_eq!(store.queue(1).unwrap(), [at(30)]);
         // It goes on as one of the present version.
         assert_eq!(store.create(&new_experiment()).unwrap(), 2);
-        let running = Running {
+        let running = RunningEvaluation {
             number: 4,
             configuration: at(30),
         };
@@ -672,7 +675,7 @@ fn a_server_that_is_restarted_in_a_transaction_has_kept_nothing_of_it() {
     };
     let store = Store::open(&server.location()).unwrap();
     let id = store.create(&new_experiment()).unwrap();
-    let running = Running {
+    let running = RunningEvaluation {
         number: 1,
         configuration: at(3),
     };
@@ -696,14 +699,14 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
     on_both(|location| {
         let store = Store::open(location).unwrap();
         let id = store.create(&new_experiment()).unwrap();
-        let running = Running {
+        let running = RunningEvaluation {
             number: 1,
             configuration: at(3),
         };
         let ticket = store
             .assign_evaluation(id, &running, false, Some(-0.5))
             .unwrap();
-        let measured = || Measured {
+        let measured = || EvaluationResult {
             host: Some("w1".into()),
             output: None,
             ..record_measured()
@@ -742,9 +745,9 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
     });
 }
 
-fn record_measured() -> Measured {
+fn record_measured() -> EvaluationResult {
     let record = record(1, Outcome::Completed);
-    Measured {
+    EvaluationResult {
         outcome: record.outcome,
         reason: None,
         measurement: record.measurement,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tuner::spec::TargetSpec;
 
 use super::database::Database;
-use super::row::{State, Summary};
+use super::row::{ExperimentSummary, State};
 use crate::error::Error;
 use crate::shared_service::shared_service;
 
@@ -15,11 +15,11 @@ const RESUME_QUEUE: &str = "until the queue is resumed: `slackline experiments r
 /// Says of each queued experiment for which one it waits, and what lets it run where that one never
 /// ends. A paused queue holds every experiment but those that watch what they have promoted.
 pub(super) fn say_what_waits(
-    all: &mut [Summary],
+    all: &mut [ExperimentSummary],
     targets: &BTreeMap<i64, TargetSpec>,
     is_queue_paused: bool,
 ) {
-    let held = |it: &&mut Summary| is_queue_paused && !(it.always_on && it.promoted);
+    let held = |it: &&mut ExperimentSummary| is_queue_paused && !(it.always_on && it.promoted);
     for waiting in all.iter_mut().filter(held) {
         let what = match waiting.state {
             State::Queued => "waits",
@@ -92,7 +92,7 @@ pub(super) fn not_in_force(database: &mut Database, id: i64) -> Result<(), Error
 
 #[cfg(test)]
 mod tests {
-    use tuner::spec::Mode;
+    use tuner::spec::ExperimentMode;
 
     use super::super::tests::{new_experiment, on_both};
     use super::super::{Promotion, State, Store};
@@ -105,7 +105,7 @@ mod tests {
             let store = Store::open(location).unwrap();
             let [cut_off, running] = [(); 2].map(|()| store.create(&new_experiment()).unwrap());
             let mut watching = new_experiment();
-            watching.spec.mode = Mode::Continuous;
+            watching.spec.mode = ExperimentMode::Continuous;
             let watching = store.create(&watching).unwrap();
             let promotion = Promotion {
                 is_complete: true,

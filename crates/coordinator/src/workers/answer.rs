@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tuner::assignment::Measured;
-use tuner::protocol::{Hello, Instance, Reply, Request, Ticket};
+use tuner::assignment::EvaluationResult;
+use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkerMessage};
 
 use super::{FORGOTTEN, GivenBack, Lease, Seen, Workers, has, held};
 use crate::error::Error;
@@ -26,21 +26,21 @@ const TAKEN_MAX: usize = 1000;
 
 impl Workers {
     /// Answers a worker. Nothing is granted or taken before its row is committed.
-    pub(crate) fn answer(&self, store: &Store, request: Request) -> Reply {
+    pub(crate) fn answer(&self, store: &Store, request: WorkerMessage) -> Reply {
         let answered = match request {
-            Request::Hello(hello) => Ok(self.welcome(hello)),
-            Request::Claim {
+            WorkerMessage::Hello(hello) => Ok(self.welcome(hello)),
+            WorkerMessage::Claim {
                 ticket,
                 worker,
                 made_ms,
             } => self.claim(store, ticket, worker, made_ms),
-            Request::Beat {
+            WorkerMessage::Beat {
                 ticket,
                 attempt,
                 worker,
                 blocks,
             } => self.beat(store, ticket, attempt, worker, blocks),
-            Request::Release {
+            WorkerMessage::Release {
                 ticket,
                 attempt,
                 why,
@@ -48,7 +48,7 @@ impl Workers {
                 self.release(ticket, attempt, why);
                 Ok(Reply::Accepted)
             }
-            Request::Result {
+            WorkerMessage::Result {
                 ticket,
                 attempt,
                 measured,
@@ -58,9 +58,9 @@ impl Workers {
     }
 
     /// As [`answer`](Self::answer), and tells the experiment.
-    pub(crate) fn answer_and_wake(&self, store: &Store, request: Request) -> Reply {
+    pub(crate) fn answer_and_wake(&self, store: &Store, request: WorkerMessage) -> Reply {
         let experiment = match &request {
-            Request::Result { ticket, .. } | Request::Release { ticket, .. } => {
+            WorkerMessage::Result { ticket, .. } | WorkerMessage::Release { ticket, .. } => {
                 Some(ticket.experiment)
             }
             _ => None,
@@ -208,7 +208,7 @@ impl Workers {
         store: &Store,
         ticket: Ticket,
         attempt: i64,
-        measured: Measured,
+        measured: EvaluationResult,
     ) -> Result<Reply, Error> {
         let has_measured = measured.failure.is_none();
         if !store.finish(ticket, attempt, measured)? {

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
-use coordinator::store::{ExperimentRow, Point};
+use coordinator::store::{ChartPoint, ExperimentRow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
@@ -50,7 +50,7 @@ pub(crate) struct Points {
     unit: Unit,
 }
 
-fn points_of(row: &ExperimentRow, ended: &[Point]) -> Result<Points, Error> {
+fn points_of(row: &ExperimentRow, ended: &[ChartPoint]) -> Result<Points, Error> {
     let objective = row.spec.objective.clone();
     let objective =
         objective.ok_or_else(|| Error::Invalid("the specification has no objective".into()))?;
@@ -89,7 +89,8 @@ fn points_of(row: &ExperimentRow, ended: &[Point]) -> Result<Points, Error> {
         host: ended.iter().map(|it| it.host.clone()).collect(),
         parameters: names
             .map(|name| {
-                let value = |it: &Point| it.configuration.get(name).cloned().unwrap_or_default();
+                let value =
+                    |it: &ChartPoint| it.configuration.get(name).cloned().unwrap_or_default();
                 (name.clone(), ended.iter().map(value).collect())
             })
             .collect(),
@@ -171,7 +172,7 @@ pub(crate) struct Rounds {
     /// What pages call the series of each test.
     names: BTreeMap<String, String>,
     /// What happened, oldest first.
-    entries: Vec<tuner::continuous::Entry>,
+    entries: Vec<tuner::continuous::HistoryEntry>,
 }
 
 /// No more rounds than these are in one answer: the newest.

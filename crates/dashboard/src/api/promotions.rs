@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tuner::live::Changes;
 use tuner::promotions::PromotionRecord;
-use tuner::spec::Mode;
+use tuner::spec::ExperimentMode;
 
 use crate::app::{Here, Who};
 use crate::audit::Entry;
@@ -68,19 +68,19 @@ pub(crate) fn configuration(
     let is_known = row.promotion.as_ref().is_some_and(|it| it.is_complete);
     Ok(match row.spec.mode {
         _ if !is_known => None,
-        Mode::Continuous => {
+        ExperimentMode::Continuous => {
             let state = store.continuous(row.id)?;
             state
                 .and_then(|state| state.promoted)
                 .map(|it| it.configuration)
         }
-        Mode::Once => row.report.winner().map(|arm| arm.configuration.clone()),
+        ExperimentMode::Once => row.report.winner().map(|arm| arm.configuration.clone()),
     })
 }
 
 /// Who promoted what an experiment has in force, by the entries of the audit log, newest first.
 pub(crate) fn promoted_by(entries: &[Entry], row: &ExperimentRow) -> Option<String> {
-    if row.spec.mode == Mode::Continuous {
+    if row.spec.mode == ExperimentMode::Continuous {
         return Some(ITSELF.to_owned());
     }
     let mut promotions = entries.iter().filter(|it| {

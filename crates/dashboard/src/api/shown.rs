@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use bayes_opt::Configuration;
-use coordinator::store::{ExperimentRow, Moment, Store, Summary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, Moment, Store};
 use coordinator::{Coordinator, Error, Progress};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::reply::{Reply, blocking};
 #[derive(Serialize)]
 pub(crate) struct Shown {
     #[serde(flatten)]
-    pub(super) summary: Summary,
+    pub(super) summary: ExperimentSummary,
     dir: String,
     /// The specification's text.
     source: String,
@@ -43,9 +43,9 @@ pub(crate) struct Shown {
     queue: Vec<Configuration>,
     progress: Option<Progress>,
     /// How it stands, in `mode = "continuous"`.
-    continuous: Option<tuner::continuous::View>,
+    continuous: Option<tuner::continuous::ContinuousView>,
     /// What happened in it, newest first.
-    entries: Vec<tuner::continuous::Entry>,
+    entries: Vec<tuner::continuous::HistoryEntry>,
 }
 
 /// As many of the last entries of a continuous experiment are shown.
@@ -56,7 +56,7 @@ pub(crate) const ENTRIES: usize = 30;
 pub(crate) fn continuous(
     coordinator: &Coordinator,
     moment: &Moment,
-) -> Result<Option<tuner::continuous::View>, Error> {
+) -> Result<Option<tuner::continuous::ContinuousView>, Error> {
     match coordinator.continuous(moment) {
         Err(Error::Spec(_)) => Ok(None),
         view => view,
@@ -64,7 +64,7 @@ pub(crate) fn continuous(
 }
 
 /// The summary of one experiment.
-pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Error> {
+pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<ExperimentSummary, Error> {
     let all = coordinator.store().experiments()?.into_iter();
     let mut found = all.filter(|summary| summary.id == id);
     found

@@ -163,7 +163,7 @@ impl Seen {
                     "The rollback could not restore {left}. Repair it, then roll back again: /experiments/{id}."
                 )),
                 false => continuous
-                    .and_then(|state| state.strayed.as_ref())
+                    .and_then(|state| state.externally_modified.as_ref())
                     .map(|what| {
                         format!("A promoted setting was changed outside Slackline: {what}.")
                     }),

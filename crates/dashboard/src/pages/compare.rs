@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use coordinator::Error;
-use coordinator::store::Summary;
+use coordinator::store::ExperimentSummary;
 
 use super::frame::{Reader, answer, page};
 use super::summary::{best, objective};
@@ -27,7 +27,7 @@ const EXPERIMENTS_MAX: usize = 5;
 
 /// An experiment as a column.
 struct Side {
-    summary: Summary,
+    summary: ExperimentSummary,
     made: When,
     objective: String,
     best: String,
@@ -36,7 +36,7 @@ struct Side {
 
 /// An experiment that can be chosen.
 struct Choice {
-    summary: Summary,
+    summary: ExperimentSummary,
     made: String,
     is_chosen: bool,
 }

@@ -5,8 +5,8 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use coordinator::Error;
-use coordinator::store::Summary;
-use tuner::evaluation::{Block, Order};
+use coordinator::store::ExperimentSummary;
+use tuner::evaluation::{Block, SideOrder};
 use tuner::experiment::BY_USER;
 use tuner::metrics::lookup;
 use tuner::report::EvaluationRecord;
@@ -52,7 +52,7 @@ struct EvaluationPage {
     output: Option<String>,
     /// Slackline starts the service.
     is_started: bool,
-    summary: Summary,
+    summary: ExperimentSummary,
     number: usize,
     previous: Option<usize>,
     next: Option<usize>,
@@ -92,9 +92,9 @@ fn block_rows(spec: &Spec, blocks: &[Block], metrics: &[String]) -> Vec<BlockRow
     let rows = (1..).zip(blocks).map(|(number, block)| BlockRow {
         number,
         order: match block.order {
-            Order::ControlFirst => "control, candidate",
-            Order::ExperimentFirst => "candidate, control",
-            Order::Parallel => "both at once",
+            SideOrder::ControlFirst => "control, candidate",
+            SideOrder::ExperimentFirst => "candidate, control",
+            SideOrder::Parallel => "both at once",
         },
         start: format::duration(block.start_s),
         cells: metrics.iter().map(|metric| cell(block, metric)).collect(),
@@ -133,7 +133,7 @@ fn reason(
 }
 
 /// What is said once a configuration is enqueued: what to do, where it does not come by itself.
-fn enqueued(summary: &Summary) -> String {
+fn enqueued(summary: &ExperimentSummary) -> String {
     let is_used_up = summary.evaluations >= summary.budget;
     let hint = summary.state.until_enqueued(summary.id, is_used_up);
     let hint = hint.filter(|_| !summary.always_on);

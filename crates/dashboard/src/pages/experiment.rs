@@ -4,11 +4,13 @@ use askama::Template;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
-use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
+use coordinator::store::{
+    ExperimentRow, ExperimentSummary, State as ExperimentState, Tally, UserRequest,
+};
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
 use tuner::sentence::sentence;
-use tuner::spec::Mode;
+use tuner::spec::ExperimentMode;
 
 use super::frame::{Reader, answer, page};
 use super::results::{Look, Results, results};
@@ -61,15 +63,17 @@ impl Verbs {
         let is_promoted = row.in_force().is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
         let is_unfinished = row.unfinished_rollback().is_some();
-        let may_measure = !is_unfinished && (!is_promoted || row.spec.mode == Mode::Continuous);
+        let may_measure =
+            !is_unfinished && (!is_promoted || row.spec.mode == ExperimentMode::Continuous);
         Self {
-            pause: is_active && row.wish != Some(Wish::Pause),
-            resume: (!is_active && may_measure && !now.is_used_up) || row.wish == Some(Wish::Pause),
+            pause: is_active && row.wish != Some(UserRequest::Pause),
+            resume: (!is_active && may_measure && !now.is_used_up)
+                || row.wish == Some(UserRequest::Pause),
             stop: is_active || state == ExperimentState::Paused,
             // A continuous one does so by itself.
-            verify: row.spec.mode != Mode::Continuous
+            verify: row.spec.mode != ExperimentMode::Continuous
                 && may_measure
-                && row.wish != Some(Wish::Verify)
+                && row.wish != Some(UserRequest::Verify)
                 && !row.is_verifying()
                 && (has_measured || state == ExperimentState::Running),
             promote: !now.is_barred && !is_promoted && now.busy.is_none(),
@@ -78,7 +82,7 @@ impl Verbs {
             roll_back: row.promotion.is_some(),
             // A continuous one has to rest.
             forget: is_unfinished
-                && (row.spec.mode == Mode::Once || state != ExperimentState::Running),
+                && (row.spec.mode == ExperimentMode::Once || state != ExperimentState::Running),
             delete: state != ExperimentState::Running && row.promotion.is_none(),
             fork: true,
         }
@@ -132,7 +136,7 @@ fn verification_label(done: usize, of: usize, more: usize) -> String {
 fn progress(
     coordinator: &Coordinator,
     row: &ExperimentRow,
-    summary: &Summary,
+    summary: &ExperimentSummary,
 ) -> Result<Option<Progress>, Error> {
     if row.state != ExperimentState::Running || summary.always_on {
         return Ok(None);
@@ -178,7 +182,7 @@ fn progress(
 struct ExperimentPage {
     reader: Reader,
     trouble: Option<String>,
-    summary: Summary,
+    summary: ExperimentSummary,
     made: When,
     status: String,
     /// Why it has failed.
@@ -224,7 +228,7 @@ struct ExperimentPage {
 }
 
 /// Why an experiment has failed, in a sentence.
-fn failure(summary: &Summary) -> Option<String> {
+fn failure(summary: &ExperimentSummary) -> Option<String> {
     let has_failed = summary.state == ExperimentState::Failed;
     let why = summary.message.as_ref().filter(|_| has_failed)?;
     Some(sentence(&format!("the experiment failed: {why}")))
@@ -262,7 +266,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let names = Names::of(&row.spec);
     let failure = failure(&summary);
     // The reason of a failure stands where it says what to do.
-    let without_reason = Summary {
+    let without_reason = ExperimentSummary {
         message: summary.message.clone().filter(|_| failure.is_none()),
         ..summary.clone()
     };

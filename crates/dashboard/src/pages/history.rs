@@ -3,7 +3,7 @@
 use coordinator::Error;
 use coordinator::store::ExperimentRow;
 use jiff::Timestamp;
-use tuner::spec::Mode;
+use tuner::spec::ExperimentMode;
 
 use crate::access::Visitor;
 use crate::actions;
@@ -47,7 +47,7 @@ const SOMEBODY: &str = "A user";
 
 /// A heading for what the store says of an experiment that goes on by itself, and the class that
 /// colours it.
-fn heading(entry: &tuner::continuous::Entry) -> (&'static str, &'static str) {
+fn heading(entry: &tuner::continuous::HistoryEntry) -> (&'static str, &'static str) {
     match entry.kind.as_str() {
         "search" => ("Search", ""),
         "verification" => ("Verification", ""),
@@ -80,7 +80,7 @@ pub(super) fn is_in_entries(entry: &Entry) -> bool {
 pub(super) fn who_asked<'a>(
     audit: &'a [Entry],
     id: i64,
-    entry: &tuner::continuous::Entry,
+    entry: &tuner::continuous::HistoryEntry,
 ) -> Option<&'a str> {
     let action = match entry.kind.as_str() {
         "forgotten" => "forget-rest",
@@ -109,7 +109,7 @@ fn done(entry: &Entry) -> String {
 pub(crate) fn of(
     app: &App,
     row: &ExperimentRow,
-    happened: Vec<tuner::continuous::Entry>,
+    happened: Vec<tuner::continuous::HistoryEntry>,
     visitor: &Visitor,
 ) -> Result<Vec<Event>, Error> {
     let store = app.coordinator.store();
@@ -145,7 +145,10 @@ pub(crate) fn of(
     let mut is_promotion_in_audit = audit.iter().filter(|it| it.refusal.is_none());
     let is_promotion_in_audit = is_promotion_in_audit.any(|it| it.action == "promote");
     // A continuous experiment has an entry for each.
-    let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
+    let once = row
+        .promotion
+        .iter()
+        .filter(|_| row.spec.mode == ExperimentMode::Once);
     for promotion in once {
         let (what, detail, class) = match promotion.left.is_empty() {
             true if is_promotion_in_audit => continue,
@@ -178,7 +181,8 @@ pub(crate) fn of(
         events.push(event);
     }
     // A continuous experiment has an entry of its own for each rollback and promotion.
-    let is_told = |entry: &Entry| row.spec.mode == Mode::Continuous && is_in_entries(entry);
+    let is_told =
+        |entry: &Entry| row.spec.mode == ExperimentMode::Continuous && is_in_entries(entry);
     let acts = audit.iter().filter(|entry| entry.refusal.is_none());
     for entry in acts.filter(|entry| !is_told(entry)) {
         let by = entry.who.as_deref().filter(|_| may_see_who);
@@ -221,7 +225,7 @@ mod tests {
             asked(20, "eve", 2),
             asked(10, "anna", 1),
         ];
-        let entry = |second: i64| tuner::continuous::Entry {
+        let entry = |second: i64| tuner::continuous::HistoryEntry {
             at: Timestamp::UNIX_EPOCH.checked_add(second.seconds()).unwrap(),
             kind: "rollback".into(),
             text: "A user rolled the promotion back.".into(),

@@ -5,9 +5,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use coordinator::Error;
-use coordinator::store::Summary;
+use coordinator::store::ExperimentSummary;
 use tuner::report::score_text;
-use tuner::spec::Mode;
+use tuner::spec::ExperimentMode;
 
 use super::frame::{Reader, answer, page};
 use super::history::{is_in_entries, who_asked};
@@ -25,7 +25,7 @@ use crate::units::Unit;
 
 /// A promotion in force.
 struct InForce {
-    summary: Summary,
+    summary: ExperimentSummary,
     since: When,
     by: String,
     /// The values in force, where they are known.
@@ -73,7 +73,7 @@ const PAST_MAX: usize = 50;
 /// What a continuous experiment has promoted and rolled back.
 fn own_past(
     app: &App,
-    summary: &Summary,
+    summary: &ExperimentSummary,
     audit: &[Entry],
     may_write: bool,
 ) -> Result<Vec<Past>, Error> {
@@ -107,7 +107,7 @@ fn own_past(
 }
 
 /// A change that somebody has asked for.
-fn asked(entry: &Entry, id: i64, summary: Option<&Summary>, may_write: bool) -> Past {
+fn asked(entry: &Entry, id: i64, summary: Option<&ExperimentSummary>, may_write: bool) -> Past {
     let is_promotion = entry.action == "promote";
     Past {
         when: When::of(entry.at),
@@ -141,7 +141,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         .filter(|entry| entry.action == "promote" || entry.action == "rollback")
         .collect();
     let summaries = store.experiments()?.into_iter();
-    let summaries: Vec<Summary> = summaries
+    let summaries: Vec<ExperimentSummary> = summaries
         .map(|it| readers::summary(visitor.role, it))
         .collect();
     let mut in_force = Vec::new();
@@ -158,7 +158,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         let Some(promotion) = &row.promotion else {
             continue;
         };
-        let is_always_on = row.spec.mode == Mode::Continuous;
+        let is_always_on = row.spec.mode == ExperimentMode::Continuous;
         let configuration = api::configuration(store, &row)?;
         let configuration = readers::seen(visitor.role, configuration)?;
         let state = store.continuous(id)?;

@@ -1,6 +1,6 @@
 //! What pages say of an experiment in few words.
 
-use coordinator::store::{ExperimentRow, State as ExperimentState, Summary};
+use coordinator::store::{ExperimentRow, ExperimentSummary, State as ExperimentState};
 use coordinator::{Coordinator, Error};
 use tuner::sentence::counted;
 use tuner::spec::{ObjectiveSpec, Spec};
@@ -11,15 +11,15 @@ use crate::readers;
 use crate::role::Role;
 
 /// The best score of an experiment, in its objective's terms.
-pub(super) fn best(spec: &Spec, summary: &Summary) -> String {
+pub(super) fn best(spec: &Spec, summary: &ExperimentSummary) -> String {
     let measured = spec.objective.as_ref().zip(summary.best_score);
     measured.map_or_else(String::new, |(it, score)| format::score(spec, it, score))
 }
 
 /// A summary whose texts call metrics as people do.
-pub(super) fn told(summary: Summary, spec: &Spec) -> Summary {
+pub(super) fn told(summary: ExperimentSummary, spec: &Spec) -> ExperimentSummary {
     let names = Names::of(spec);
-    Summary {
+    ExperimentSummary {
         sentence: names.text(&summary.sentence),
         message: summary.message.map(|it| names.text(&it)),
         ..summary
@@ -27,7 +27,7 @@ pub(super) fn told(summary: Summary, spec: &Spec) -> Summary {
 }
 
 /// What an experiment is doing, in one sentence.
-pub(super) fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
+pub(super) fn status(summary: &ExperimentSummary, coordinator: &Coordinator, role: Role) -> String {
     let mut text = summary.counted();
     if let Some(progress) = coordinator
         .progress()
@@ -65,7 +65,7 @@ pub(super) fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -
 /// What the user of a rollback should know before it.
 pub(super) fn before_rollback(
     coordinator: &Coordinator,
-    summary: &Summary,
+    summary: &ExperimentSummary,
 ) -> Result<String, Error> {
     let mut text = "Undo the promotion? Each file becomes as it was before the promotion, and each knob gets the control's value.".to_owned();
     let progress = coordinator.progress();
@@ -96,7 +96,7 @@ pub(super) struct InPart {
     pub(super) left: String,
 }
 
-pub(super) fn in_part(all: &[Summary]) -> Vec<InPart> {
+pub(super) fn in_part(all: &[ExperimentSummary]) -> Vec<InPart> {
     let left = all.iter().filter(|it| !it.not_restored.is_empty());
     left.map(|it| InPart {
         id: it.id,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dataplane::Error;
 use dataplane::tcp::{Config, KeepAlive};
-use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 
 /// Frames for 10,000 requests under way: a ring that overflows loses requests.
 pub(crate) const SOCKET: SocketConfig = SocketConfig {
@@ -21,7 +21,7 @@ pub(crate) fn open(
     keep_alive_s: Option<u32>,
 ) -> Result<XdpBackend, Error> {
     config.check(interface)?;
-    let program = Arc::new(Program::attach(interface, 1, Mode::Auto)?);
+    let program = Arc::new(Program::attach(interface, 1, XdpMode::Auto)?);
     let change = |stack: &mut Config| {
         if let Some(seconds) = keep_alive_s {
             stack.keep_alive = Some(KeepAlive {

@@ -4,7 +4,7 @@ use super::connection::{Connection, Context, Flags, REFUSED, State};
 use super::frames::{FrameSink, mss_of_path};
 use super::secrets::Ends;
 use super::sequence::within;
-use super::wire::arp::{self, Operation};
+use super::wire::arp::{self, ArpOperation};
 use super::wire::ethernet::{self, Mac};
 use super::wire::icmp::{self, Unreachable};
 use super::wire::{Ip, be16, be32, ip};
@@ -86,8 +86,8 @@ pub(crate) fn ask<S: FrameSink>(
     last_known: Option<Mac>,
 ) {
     if target.is_v4() {
-        let packet = arp::Packet {
-            operation: Operation::Request,
+        let packet = arp::ArpPacket {
+            operation: ArpOperation::Request,
             sender_mac: context.config.mac,
             sender: *source,
             target_mac: Mac::default(),
@@ -113,7 +113,7 @@ fn send_arp<S: FrameSink>(
     context: &mut Context,
     sink: &mut S,
     destination: Mac,
-    packet: &arp::Packet,
+    packet: &arp::ArpPacket,
 ) {
     let length = ethernet::HEADER_BYTES + arp::PACKET_BYTES;
     let Some(frame) = sink.frame(length).and_then(|frame| frame.get_mut(..length)) else {
@@ -137,7 +137,7 @@ pub(crate) fn take_arp<S: FrameSink>(
     sink: &mut S,
     bytes: &[u8],
 ) -> (Vec<u32>, bool) {
-    let Some(packet) = arp::Packet::parse(bytes) else {
+    let Some(packet) = arp::ArpPacket::parse(bytes) else {
         context.counters.frames_ignored += 1;
         return (Vec::new(), false);
     };
@@ -149,9 +149,9 @@ pub(crate) fn take_arp<S: FrameSink>(
             .neighbours
             .learn(packet.sender, packet.sender_mac, context.now_ms)
     };
-    if packet.operation == Operation::Request && context.is_own(&packet.target) {
-        let reply = arp::Packet {
-            operation: Operation::Reply,
+    if packet.operation == ArpOperation::Request && context.is_own(&packet.target) {
+        let reply = arp::ArpPacket {
+            operation: ArpOperation::Reply,
             sender_mac: context.config.mac,
             sender: packet.target,
             target_mac: packet.sender_mac,
@@ -159,7 +159,7 @@ pub(crate) fn take_arp<S: FrameSink>(
         };
         send_arp(context, sink, packet.sender_mac, &reply);
     }
-    let is_answer = packet.operation == Operation::Reply && context.is_own(&packet.target);
+    let is_answer = packet.operation == ArpOperation::Reply && context.is_own(&packet.target);
     let is_news = !is_conflict && (is_answer || packet.sender == packet.target);
     (waiting, is_news)
 }

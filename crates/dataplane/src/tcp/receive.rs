@@ -9,7 +9,7 @@ use super::frames::FrameSink;
 use super::secrets::Ends;
 use super::stack::Stack;
 use super::wire::icmp::{self, Message};
-use super::wire::segment::{self, Segment, Verdict};
+use super::wire::segment::{self, ChecksumVerdict, Segment};
 use super::wire::{ethernet, ip};
 
 impl Stack {
@@ -168,9 +168,9 @@ impl Stack {
             return;
         };
         match segment::verify(&packet.source, &packet.destination, bytes) {
-            Verdict::Valid => {}
-            Verdict::Partial if self.context.config.checksums == ChecksumPolicy::ValidOrPartial => {
-            }
+            ChecksumVerdict::Valid => {}
+            ChecksumVerdict::Partial
+                if self.context.config.checksums == ChecksumPolicy::ValidOrPartial => {}
             _ => {
                 self.context.counters.checksums_wrong += 1;
                 return;

@@ -29,7 +29,7 @@ pub use calls::XdpCalls;
 pub use config::XdpConfig;
 pub use error::XdpError;
 pub use interface::{Interface, Queues as QueueCounts};
-pub use program::{Mode, Program};
+pub use program::{Program, XdpMode};
 pub use queues::{Queue, XdpTransfer};
 pub use socket::{Attached, SocketConfig};
 

@@ -14,7 +14,7 @@ const FLAGS_DRIVER: u32 = 1 << 2;
 
 /// How frames get from the device to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum XdpMode {
     /// The best that works: zero-copy, then the driver's copy mode, then the generic one. On veth
     /// with one queue the generic mode is faster than the driver's, and is taken first.
     Auto,
@@ -41,7 +41,7 @@ impl Program {
     ///
     /// # Errors
     /// A privilege is missing, or another program is attached. Nothing is changed then.
-    pub fn attach(interface: &Interface, queues: u32, mode: Mode) -> Result<Program, XdpError> {
+    pub fn attach(interface: &Interface, queues: u32, mode: XdpMode) -> Result<Program, XdpError> {
         let step = |action| move |source| XdpError::of(action, source);
         let map = sys::create_socket_map(queues).map_err(step("making a BPF map"))?;
         let program =
@@ -76,7 +76,11 @@ impl Program {
 
 /// Attaches a program in the first mode that works. Gives the link, and whether the mode is the
 /// generic one.
-fn link(program: &OwnedFd, interface: &Interface, mode: Mode) -> Result<(OwnedFd, bool), XdpError> {
+fn link(
+    program: &OwnedFd,
+    interface: &Interface,
+    mode: XdpMode,
+) -> Result<(OwnedFd, bool), XdpError> {
     let mut result = Err(XdpError::of(
         "choosing a mode",
         std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
@@ -101,14 +105,16 @@ fn link(program: &OwnedFd, interface: &Interface, mode: Mode) -> Result<(OwnedFd
 }
 
 /// Which modes are tried: true for the generic one.
-fn order(interface: &Interface, mode: Mode) -> &'static [bool] {
+fn order(interface: &Interface, mode: XdpMode) -> &'static [bool] {
     match mode {
-        Mode::Generic => &[true],
-        Mode::Driver => &[false],
+        XdpMode::Generic => &[true],
+        XdpMode::Driver => &[false],
         // On veth the generic mode is faster than the driver's (docs/results/dataplane.md), but
         // takes every frame for one of the first queue.
-        Mode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => &[true, false],
-        Mode::Auto => &[false, true],
+        XdpMode::Auto if interface.driver == "veth" && interface.queues.receive == 1 => {
+            &[true, false]
+        }
+        XdpMode::Auto => &[false, true],
     }
 }
 

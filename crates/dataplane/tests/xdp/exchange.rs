@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dataplane::shard::Plane;
 use dataplane::tcp::Counters;
-use dataplane::xdp::{Division, Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::xdp::{Division, Interface, Program, SocketConfig, XdpBackend, XdpConfig, XdpMode};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
 
 use super::PORT;
@@ -144,7 +144,7 @@ impl Application for Exchange {
 /// How a server is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerOptions {
-    pub(super) mode: Mode,
+    pub(super) mode: XdpMode,
     /// Shards, of which the first has all queues at the start.
     pub(super) shards: u8,
 }
@@ -152,7 +152,7 @@ pub(super) struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
         ServerOptions {
-            mode: Mode::Auto,
+            mode: XdpMode::Auto,
             shards: 1,
         }
     }

@@ -148,7 +148,9 @@ fn finish_checksum(frame: &mut [u8]) {
     };
     if let Some(parsed) = parsed.filter(|parsed| parsed.protocol == ip::TCP) {
         let tcp = &mut packet[parsed.payload_start..parsed.payload_end];
-        if segment::verify(&parsed.source, &parsed.destination, tcp) == segment::Verdict::Partial {
+        if segment::verify(&parsed.source, &parsed.destination, tcp)
+            == segment::ChecksumVerdict::Partial
+        {
             tcp[16..18].fill(0);
             segment::fill_checksum(&parsed.source, &parsed.destination, tcp);
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dataplane::xdp::{Division, Interface, Mode, Program, XdpBackend, XdpError};
+use dataplane::xdp::{Division, Interface, Program, XdpBackend, XdpError, XdpMode};
 
 use super::exchange::{Server, ServerOptions, config, exchange};
 use super::namespaces::Wire;
 use super::{SERVER, connect, wire_with_queues};
 
 const TWO: ServerOptions = ServerOptions {
-    mode: Mode::Auto,
+    mode: XdpMode::Auto,
     shards: 2,
 };
 
@@ -152,7 +152,7 @@ fn a_queue_that_is_taken_or_not_there_is_named() {
     wire.server.run(|| {
         let interface = Interface::find("eth0").unwrap();
         assert_eq!(interface.queues.receive, 2);
-        let program = Arc::new(Program::attach(&interface, 2, Mode::Auto).unwrap());
+        let program = Arc::new(Program::attach(&interface, 2, XdpMode::Auto).unwrap());
         let change = |_: &mut dataplane::tcp::Config| ();
         let first = XdpBackend::open(&interface, &config(1), Arc::clone(&program), &change);
         let division = |shards| Division {

@@ -17,7 +17,7 @@ struct Server {
 
 impl Server {
     /// Its URL.
-    fn start(&self, reply: fn(&Request) -> Reply) -> String {
+    fn start(&self, reply: fn(&WorkerMessage) -> Reply) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = self.clone();
@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// Until the worker goes.
-    fn serve(&self, mut stream: TcpStream, reply: fn(&Request) -> Reply) -> Option<()> {
+    fn serve(&self, mut stream: TcpStream, reply: fn(&WorkerMessage) -> Reply) -> Option<()> {
         let info = r#"INFO {"server_id":"a","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576}"#;
         stream.write_all(format!("{info}\r\n").as_bytes()).ok()?;
         let mut reader = BufReader::new(stream.try_clone().ok()?);
@@ -166,9 +166,9 @@ fn why_it_cannot_measure_is_said_once_of_each_experiment() {
 
 #[test]
 fn a_run_of_a_verification_that_fails_is_left_to_others() {
-    let failed = |failure| Measured {
+    let failed = |failure| EvaluationResult {
         failure: Some(failure),
-        ..Measured::failed("no load".into())
+        ..EvaluationResult::failed("no load".into())
     };
     let is_brought = |failure, purpose| or_why_not(failed(failure), purpose).is_ok();
     assert!(is_brought(Failure::Unmeasured, Purpose::Search));
@@ -177,7 +177,7 @@ fn a_run_of_a_verification_that_fails_is_left_to_others() {
         let why = or_why_not(failed(failure), Purpose::Verification);
         assert_eq!(why, Err("no load".into()));
     }
-    let crashed = Measured {
+    let crashed = EvaluationResult {
         outcome: Outcome::Crashed,
         failure: None,
         ..failed(Failure::Harness)
@@ -190,12 +190,12 @@ fn a_run_of_a_verification_that_fails_is_left_to_others() {
 
 #[test]
 fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
-    let published = |reply: fn(&Request) -> Reply, count: usize| {
+    let published = |reply: fn(&WorkerMessage) -> Reply, count: usize| {
         let server = Server::default();
         with_worker(&server.start(reply), async |worker| {
             worker.interrupt.raise(15);
             let message = message(worker, "");
-            let measured = Measured::failed("no load".into());
+            let measured = EvaluationResult::failed("no load".into());
             worker.bring(&message, ticket(3), 1, measured).await;
         });
         server.published(count)
@@ -208,8 +208,8 @@ fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
     };
     let taken = published(|_| Reply::Accepted, 2);
     has(&taken, &["result", "+ACK"]);
-    let trouble: fn(&Request) -> Reply = |request| match request {
-        Request::Result { .. } => Reply::Trouble("no store".into()),
+    let trouble: fn(&WorkerMessage) -> Reply = |request| match request {
+        WorkerMessage::Result { .. } => Reply::Trouble("no store".into()),
         _ => Reply::Accepted,
     };
     let in_trouble = published(trouble, 3);
@@ -225,7 +225,7 @@ fn a_result_of_a_verification_that_is_too_long_is_no_finding() {
             verification: 1,
             ..ticket(3)
         };
-        let measured = Measured::failed("x".repeat(2 << 20));
+        let measured = EvaluationResult::failed("x".repeat(2 << 20));
         worker.bring(&message, run, 1, measured).await;
     });
     let published = server.published(1);
@@ -237,7 +237,7 @@ fn a_result_of_a_verification_that_is_too_long_is_no_finding() {
 fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
     with_worker("nats://127.0.0.1:9", async |worker| {
         let began = std::time::Instant::now();
-        let hello = Request::Hello(worker.hello.clone());
+        let hello = WorkerMessage::Hello(worker.hello.clone());
         for _ in 0..10 {
             assert_eq!(worker.ask(&hello).await, Err("NATS is not reached".into()));
         }
@@ -250,8 +250,8 @@ fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
 #[test]
 fn an_order_that_is_not_understood_is_given_back_with_the_version() {
     let server = Server::default();
-    let reply: fn(&Request) -> Reply = |request| match request {
-        Request::Claim { .. } => Reply::Granted { attempt: 4 },
+    let reply: fn(&WorkerMessage) -> Reply = |request| match request {
+        WorkerMessage::Claim { .. } => Reply::Granted { attempt: 4 },
         _ => Reply::Accepted,
     };
     let rests = with_worker(&server.start(reply), async |worker| {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// A file as HotSpot writes it.
-fn file(is_little: bool, counters: &[(&str, Value)]) -> Vec<u8> {
+fn file(is_little: bool, counters: &[(&str, HsperfValue)]) -> Vec<u8> {
     let word = |value: usize| {
         let value = u32::try_from(value).unwrap();
         if is_little {
@@ -22,7 +22,7 @@ fn file(is_little: bool, counters: &[(&str, Value)]) -> Vec<u8> {
     for (name, value) in counters {
         let data_at = (20 + name.len() + 1).next_multiple_of(8);
         let (kind, vector, data) = match value {
-            Value::Long(value) => (
+            HsperfValue::Long(value) => (
                 b'J',
                 0,
                 if is_little {
@@ -32,7 +32,7 @@ fn file(is_little: bool, counters: &[(&str, Value)]) -> Vec<u8> {
                 }
                 .to_vec(),
             ),
-            Value::Text(text) => (b'B', text.len() + 4, [text.as_bytes(), &[0; 4]].concat()),
+            HsperfValue::Text(text) => (b'B', text.len() + 4, [text.as_bytes(), &[0; 4]].concat()),
         };
         let length = (data_at + data.len()).next_multiple_of(8);
         let mut entry = [word(length), word(20), word(vector)].concat();
@@ -50,14 +50,17 @@ fn file(is_little: bool, counters: &[(&str, Value)]) -> Vec<u8> {
 
 fn jvm(cycles: i64, eden: Option<i64>, tlab_words: i64) -> Vec<u8> {
     let mut counters = vec![
-        ("sun.gc.collector.0.name", Value::Text("G1 young".into())),
-        ("sun.gc.collector.0.invocations", Value::Long(cycles)),
-        ("sun.gc.collector.0.time", Value::Long(cycles * 5_000)),
-        ("sun.gc.collector.2.invocations", Value::Long(1)),
-        ("sun.gc.tlab.alloc", Value::Long(tlab_words)),
-        ("sun.os.hrt.frequency", Value::Long(1_000_000)),
+        (
+            "sun.gc.collector.0.name",
+            HsperfValue::Text("G1 young".into()),
+        ),
+        ("sun.gc.collector.0.invocations", HsperfValue::Long(cycles)),
+        ("sun.gc.collector.0.time", HsperfValue::Long(cycles * 5_000)),
+        ("sun.gc.collector.2.invocations", HsperfValue::Long(1)),
+        ("sun.gc.tlab.alloc", HsperfValue::Long(tlab_words)),
+        ("sun.os.hrt.frequency", HsperfValue::Long(1_000_000)),
     ];
-    counters.extend(eden.map(|eden| ("sun.gc.generation.0.space.0.used", Value::Long(eden))));
+    counters.extend(eden.map(|eden| ("sun.gc.generation.0.space.0.used", HsperfValue::Long(eden))));
     file(false, &counters)
 }
 
@@ -65,9 +68,9 @@ fn jvm(cycles: i64, eden: Option<i64>, tlab_words: i64) -> Vec<u8> {
 fn both_byte_orders_and_both_types_are_read() {
     for is_little in [false, true] {
         let wanted = [
-            ("a.long", Value::Long(-7)),
-            ("a.text", Value::Text("xyz".into())),
-            ("z", Value::Long(1 << 40)),
+            ("a.long", HsperfValue::Long(-7)),
+            ("a.text", HsperfValue::Text("xyz".into())),
+            ("z", HsperfValue::Long(1 << 40)),
         ];
         let counters = parse(&file(is_little, &wanted)).unwrap();
         assert_eq!(counters.len(), 3);

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::status::Status;
+use crate::status::IsolationStatus;
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RunOptions {
     /// A directory for the record of the run.
     pub out: Option<PathBuf>,
     /// End after so long.
@@ -19,10 +19,10 @@ pub struct Options {
 /// Who is told what happens.
 pub trait Watcher {
     /// A second has passed.
-    fn row(&mut self, status: &Status);
+    fn row(&mut self, status: &IsolationStatus);
 
     /// A step has passed: the time to answer who waits.
-    fn step(&mut self, status: &Status) {
+    fn step(&mut self, status: &IsolationStatus) {
         let _ = status;
     }
 

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use host::{Journal, RestoreReport, Roots};
 use isolation::{
-    Controller, Decision, GroupSeen, MachineSeen, Observation, ServiceSeen, Setting, Subject,
-    guarded,
+    ActuatorSetting, Decision, GroupSeen, IsolationController, MachineObservation, MachineSeen,
+    ServiceSeen, Subject, guarded,
 };
 
-use super::options::{Options, Watcher};
+use super::options::{RunOptions, Watcher};
 use super::subjects::{Steered, Watched, open_services, service_status, steered};
-use crate::config::Config;
+use crate::config::IsolationConfig;
 use crate::counters::{Counters, Machine, Traffic};
 use crate::error::IsolateError;
 use crate::latency::Seen;
-use crate::record::{Entry, Recorder};
-use crate::status::{self, GroupStatus, Status};
-use crate::steer::{Outcome, Steer};
+use crate::record::{RecordLine, Recorder};
+use crate::status::{self, GroupStatus, IsolationStatus};
+use crate::steer::{DecisionOutcome, Steer};
 use crate::subject::{Place, is_same_or_above, place_of};
 use crate::watchdog::Watchdog;
 
@@ -27,9 +27,9 @@ const RECENT_MAX: usize = 20;
 pub(super) struct Session {
     pub(super) roots: Roots,
     pub(super) state_dir: PathBuf,
-    pub(super) config: Config,
+    pub(super) config: IsolationConfig,
     observe: bool,
-    pub(super) controller: Box<dyn Controller>,
+    pub(super) controller: Box<dyn IsolationController>,
     pub(super) steer: Steer,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
     pub(super) journal: Option<Journal>,
@@ -54,9 +54,9 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn begin(
-        config: Config,
+        config: IsolationConfig,
         state_dir: &Path,
-        options: &Options,
+        options: &RunOptions,
         watcher: &mut dyn Watcher,
     ) -> Result<Self, IsolateError> {
         let roots = Roots::default();
@@ -148,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, entry: &Entry) -> Result<(), IsolateError> {
+    pub(super) fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
         match &mut self.recorder {
             Some(recorder) => recorder.write(entry),
             None => Ok(()),
@@ -162,7 +162,7 @@ impl Session {
     ) -> Result<(), IsolateError> {
         watcher.say(text);
         let at_s = self.began.elapsed().as_secs_f64();
-        self.write(&Entry::Note {
+        self.write(&RecordLine::Note {
             at_s,
             text: text.to_owned(),
         })
@@ -205,7 +205,7 @@ impl Session {
     }
 
     /// Reads all counters and sources.
-    pub(super) fn look(&mut self) -> Observation {
+    pub(super) fn look(&mut self) -> MachineObservation {
         let now = Instant::now();
         let elapsed_s = self
             .looked
@@ -213,14 +213,14 @@ impl Session {
             .max(1e-3);
         self.looked = Some(now);
         self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
-        let mut observation = Observation {
+        let mut observation = MachineObservation {
             machine: MachineSeen {
                 busy_cores: self.busy_cores,
                 llc_ways: host::Resctrl::ways(&self.roots).map(u64::from),
                 link_mbit_per_s: self.config.policy.link_mbit_per_s,
-                ..Observation::of_cores(self.cores).machine
+                ..MachineObservation::of_cores(self.cores).machine
             },
-            ..Observation::default()
+            ..MachineObservation::default()
         };
         for service in &mut self.services {
             let rates = service.place.as_ref().and_then(|place| {
@@ -275,7 +275,7 @@ impl Session {
     }
 
     /// What is sent and is not of a limited group counts as the services'.
-    fn look_at_traffic(&mut self, observation: &mut Observation, elapsed_s: f64) {
+    fn look_at_traffic(&mut self, observation: &mut MachineObservation, elapsed_s: f64) {
         let Some(device) = &self.config.policy.link_device else {
             return;
         };
@@ -316,18 +316,18 @@ impl Session {
             Some(journal) => self
                 .steer
                 .carry_out(journal, decision, place.as_ref(), &services),
-            None => Outcome::Observed,
+            None => DecisionOutcome::Observed,
         };
         *self
             .decisions
             .entry(decision.reason.name().to_owned())
             .or_default() += 1;
         let said = match &outcome {
-            Outcome::Applied | Outcome::Observed => None,
-            Outcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
-            Outcome::Lacking(why) => Some(("lacking", why.clone())),
-            Outcome::Refused(why) => Some(("refused", why.clone())),
-            Outcome::Yielded(why) => Some(("yielded", why.clone())),
+            DecisionOutcome::Applied | DecisionOutcome::Observed => None,
+            DecisionOutcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
+            DecisionOutcome::Lacking(why) => Some(("lacking", why.clone())),
+            DecisionOutcome::Refused(why) => Some(("refused", why.clone())),
+            DecisionOutcome::Yielded(why) => Some(("yielded", why.clone())),
         };
         let mut line = decision.to_string();
         if let Some((kind, why)) = said {
@@ -345,7 +345,7 @@ impl Session {
                 .find(|group| group.work.config.name == *name)
         {
             let actuator = decision.setting.actuator().to_owned();
-            let is_on = decision.setting == Setting::Off(false);
+            let is_on = decision.setting == ActuatorSetting::Off(false);
             if is_on {
                 group.settings.remove(&actuator);
             } else {
@@ -359,14 +359,14 @@ impl Session {
         self.recent.push(format!("{at_s:.1} s: {line}"));
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
-        self.write(&Entry::Decision {
+        self.write(&RecordLine::Decision {
             at_s,
             decision: decision.clone(),
             outcome,
         })
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> IsolationStatus {
         let services = self.services.iter().map(service_status).collect();
         let groups = self.groups.iter().map(|group| GroupStatus {
             name: group.work.config.name.clone(),
@@ -381,7 +381,7 @@ impl Session {
             settings: group.settings.clone(),
             reason: group.reason,
         });
-        Status {
+        IsolationStatus {
             time: jiff::Timestamp::now().to_string(),
             at_s: self.began.elapsed().as_secs_f64(),
             pid: std::process::id(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use host::Roots;
 
 use crate::best_effort::Work;
-use crate::config::{Config, Objective, Service};
+use crate::config::{IsolationConfig, LatencyObjective, Service};
 use crate::counters::{Counters, Rates};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
@@ -15,7 +15,7 @@ use crate::subject::{Place, place_of};
 /// A service and what is known of it.
 pub(super) struct Watched {
     pub(super) service: Service,
-    pub(super) objective: Objective,
+    pub(super) objective: LatencyObjective,
     pub(super) latency: Latency,
     pub(super) place: Option<Place>,
     /// Its processes when it was last looked for.
@@ -48,7 +48,10 @@ pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
 
 /// Finds each service and opens its source. A service that is not there now is an error: it may be
 /// misspelt.
-pub(super) fn open_services(roots: &Roots, config: &Config) -> Result<Vec<Watched>, IsolateError> {
+pub(super) fn open_services(
+    roots: &Roots,
+    config: &IsolationConfig,
+) -> Result<Vec<Watched>, IsolateError> {
     let every = Duration::from_secs_f64((config.policy.step_ms / 2000.0).clamp(0.05, 0.25));
     let mut services = Vec::new();
     for (service, objective, spec) in &config.services {

@@ -5,14 +5,14 @@ use crate::observation::{GroupSeen, ServiceSeen};
 use crate::tail::Tail;
 
 /// A second of 1,000 requests, `above` of which were too slow.
-fn seen(above: u64, waiting: f64) -> Observation {
+fn seen(above: u64, waiting: f64) -> MachineObservation {
     let fresh = Tail {
         quantile: 0.99,
         latency_ms: if above > 10 { 9.0 } else { 2.0 },
         requests: 1000,
         above: Some(above),
     };
-    Observation {
+    MachineObservation {
         services: vec![ServiceSeen {
             fresh: Some(fresh),
             window: Some(fresh),
@@ -22,11 +22,16 @@ fn seen(above: u64, waiting: f64) -> Observation {
             ..ServiceSeen::without_data("web", 5.0)
         }],
         groups: vec![GroupSeen::running("batch", 1.0)],
-        ..Observation::of_cores(4.0)
+        ..MachineObservation::of_cores(4.0)
     }
 }
 
-fn run(slackline: &mut Slackline, seen: &Observation, from_s: u32, to_s: u32) -> Vec<String> {
+fn run(
+    slackline: &mut Slackline,
+    seen: &MachineObservation,
+    from_s: u32,
+    to_s: u32,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for second in from_s..to_s {
         let decisions = slackline.step(seen, f64::from(second));

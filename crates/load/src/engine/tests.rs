@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Arrivals;
 use crate::counts::{Counts, RequestTimes};
-use crate::report::{Bottleneck, Circumstances, Report};
+use crate::report::{Bottleneck, Circumstances, LoadReport};
 
 const MS: u64 = 1_000_000;
 
@@ -99,7 +99,7 @@ impl Simulated {
         by_servers.min(by_connections)
     }
 
-    fn run(self, pace: Option<&Arrivals>, seconds: f64) -> Report {
+    fn run(self, pace: Option<&Arrivals>, seconds: f64) -> LoadReport {
         let end_ns = crate::arrivals::nanoseconds(seconds);
         let task = Task {
             schedule: pace.map(|arrivals| Schedule::new(arrivals, seconds, 0, 1)),
@@ -121,7 +121,7 @@ impl Simulated {
             neighbours: None,
             stolen_share: 0.0,
         };
-        Report::of(counts, &run)
+        LoadReport::of(counts, &run)
     }
 }
 
@@ -342,7 +342,7 @@ fn a_generator_without_time_left_is_the_limit_though_no_connection_is_free() {
             neighbours: None,
             stolen_share: 0.0,
         };
-        Report::of(counts, &circumstances).bottleneck
+        LoadReport::of(counts, &circumstances).bottleneck
     };
     assert_eq!(judged(SECOND_NS), Some(Bottleneck::Generator));
     assert_eq!(judged(SECOND_NS / 2), Some(Bottleneck::GeneratorAndService));

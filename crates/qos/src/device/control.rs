@@ -8,8 +8,8 @@ use crate::account::Account;
 use crate::admission::Admission;
 use crate::feedback::Feedback;
 use crate::learning::{Finding, Learner};
-use crate::notice::{Notice, Notices};
-use crate::{DeviceModel, Drift, TenantSpec};
+use crate::notice::{DeviceNotice, Notices};
+use crate::{CalibrationDrift, DeviceModel, TenantSpec};
 
 /// Reads of a second that its 95th percentile needs to teach something.
 const LESSON_READS_MIN: u64 = 200;
@@ -28,7 +28,7 @@ pub(super) struct Control {
     pub(super) steps: u32,
     lesson_at_ns: u64,
     lesson_spent: u64,
-    pub(super) drift: Option<Drift>,
+    pub(super) drift: Option<CalibrationDrift>,
 }
 
 impl Control {
@@ -88,11 +88,12 @@ impl Control {
             Finding::Nothing => {}
             Finding::Drifted(drift) => {
                 self.drift = Some(drift);
-                self.notices.push(Notice::CalibrationNoLongerHolds(drift));
+                self.notices
+                    .push(DeviceNotice::CalibrationNoLongerHolds(drift));
             }
             Finding::Holds => {
                 self.drift = None;
-                self.notices.push(Notice::CalibrationHolds);
+                self.notices.push(DeviceNotice::CalibrationHolds);
             }
         }
         let learnt = learner.learnt();

@@ -2,8 +2,8 @@
 //!
 //! A round costs as much as there is to do, not as there are tenants. A tenant that wants nothing
 //! is *parked*: the device counts its tokens together with those of all parked tenants
-//! ([`Device::mint`]). Tokens of the others are counted when a round comes to them, from the time
-//! that has passed since.
+//! ([`SharedDevice::mint`]). Tokens of the others are counted when a round comes to them, from the
+//! time that has passed since.
 //!
 //! A tenant whose connections are on several threads has an instance in the scheduler of each: a
 //! queue and counters. What the instances share is an [`Account`].
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use crate::account::Account;
 use crate::cost::Operation;
-use crate::latency::Window;
-use crate::notice::{Notice, Notices};
+use crate::latency::LatencyWindow;
+use crate::notice::{DeviceNotice, Notices};
 use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
-use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus};
+use crate::{Costs, MICRO, Refused, SharedDevice, TenantFigures, TenantId, TenantSpec};
 
 /// A round is due after this share of the strictest objective (ReFlex, section 4.2: 5 %).
 const PERIOD_SHARE: u64 = 20;
@@ -27,7 +27,7 @@ const PERIOD_MIN_NS: u64 = 5_000;
 
 /// A request of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<T> {
+pub struct TenantRequest<T> {
     /// What the request does.
     pub operation: Operation,
     /// Its data, in bytes; 0 for a flush.
@@ -43,7 +43,7 @@ pub struct Request<T> {
 pub struct Full<T>(pub T);
 
 /// A device has its schedulers already: [`crate::THREADS_MAX`], or those of
-/// [`Device::for_threads`].
+/// [`SharedDevice::for_threads`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device has as many schedulers as it can have, one for each thread")]
 pub struct TooManyThreads;
@@ -75,7 +75,7 @@ struct Tenant {
 /// The scheduler of one thread for one device. `T` is what the caller knows a request by.
 #[derive(Debug)]
 pub struct Scheduler<T> {
-    device: Arc<Device>,
+    device: Arc<SharedDevice>,
     costs: Costs,
     bit: u64,
     tenants: Vec<Option<Tenant>>,
@@ -100,7 +100,7 @@ pub struct Scheduler<T> {
     in_flight_max: u32,
     notices: Notices,
     /// Where a window is counted that is judged.
-    scratch: Window,
+    scratch: LatencyWindow,
 }
 
 impl<T> Scheduler<T> {
@@ -108,7 +108,7 @@ impl<T> Scheduler<T> {
     ///
     /// # Errors
     /// The device has as many as it can have.
-    pub fn new(device: Arc<Device>) -> Result<Self, TooManyThreads> {
+    pub fn new(device: Arc<SharedDevice>) -> Result<Self, TooManyThreads> {
         let bit = device.join().ok_or(TooManyThreads)?;
         Ok(Self {
             costs: device.costs(),
@@ -130,12 +130,12 @@ impl<T> Scheduler<T> {
             in_flight: 0,
             in_flight_max: u32::MAX,
             notices: Notices::new(),
-            scratch: Window::default(),
+            scratch: LatencyWindow::default(),
         })
     }
 
     /// The device.
-    pub fn device(&self) -> &Arc<Device> {
+    pub fn device(&self) -> &Arc<SharedDevice> {
         &self.device
     }
 
@@ -273,7 +273,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Takes the prices of [`Device::set_model`]. Requests that wait keep theirs.
+    /// Takes the prices of [`SharedDevice::set_model`]. Requests that wait keep theirs.
     pub fn follow_model(&mut self) {
         let costs = self.device.costs();
         if costs == self.costs {
@@ -305,7 +305,7 @@ impl<T> Scheduler<T> {
     pub fn enqueue(
         &mut self,
         id: TenantId,
-        request: Request<T>,
+        request: TenantRequest<T>,
         now_ns: u64,
     ) -> Result<(), Full<T>> {
         let number = id.index();
@@ -393,14 +393,14 @@ impl<T> Scheduler<T> {
     }
 
     /// How a tenant fares; `None`: there is no such tenant.
-    pub fn status(&self, id: TenantId) -> Option<TenantStatus> {
+    pub fn status(&self, id: TenantId) -> Option<TenantFigures> {
         let tenant = self.tenant(id)?;
         let account = &tenant.account;
         let credit = match tenant.spec.objective {
             Some(_) => account.credit(),
             None => tenant.credit,
         };
-        Some(TenantStatus {
+        Some(TenantFigures {
             objective: tenant.spec.objective,
             p95_us: account.p95_us(self.last_ns),
             queued: tenant.queue.len,
@@ -424,7 +424,7 @@ impl<T> Scheduler<T> {
     }
 
     /// The oldest notice about a tenant, or about the device, that nobody has taken.
-    pub fn take_notice(&mut self) -> Option<Notice> {
+    pub fn take_notice(&mut self) -> Option<DeviceNotice> {
         self.notices.pop().or_else(|| self.device.take_notice())
     }
 }
@@ -460,7 +460,7 @@ mod tests {
         (operation, latency_us): (Option<Operation>, u64),
     ) {
         for at in times_ms {
-            let request = Request {
+            let request = TenantRequest {
                 operation: operation.unwrap_or(Operation::Read),
                 len_bytes: 0,
                 token: (),
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_percentile_is_of_reads_and_of_now() {
-        let device = Arc::new(Device::new(Some(crate::simulated::p3600_model())));
+        let device = Arc::new(SharedDevice::new(Some(crate::simulated::p3600_model())));
         let mut scheduler = Scheduler::new(device).unwrap();
         let tenant = |read_share| {
             TenantSpec::latency_critical(Objective {

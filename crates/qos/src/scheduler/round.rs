@@ -10,7 +10,7 @@
 
 use crate::account::Scales;
 use crate::cost::Operation;
-use crate::notice::Notice;
+use crate::notice::DeviceNotice;
 use crate::{MICRO, TenantId, tokens_of};
 
 use super::{Scheduler, micro};
@@ -141,7 +141,7 @@ impl<T> Scheduler<T> {
         let waits = !tenant.queue.is_empty();
         if waits && credit <= limit {
             if account.set_in_deficit(true) {
-                self.notices.push(Notice::Deficit {
+                self.notices.push(DeviceNotice::Deficit {
                     tenant: tenant.id,
                     reserved: account.state().reserved(),
                     queued: tenant.queue.len,
@@ -150,7 +150,8 @@ impl<T> Scheduler<T> {
             }
         } else if credit >= limit / 2 && account.set_in_deficit(false) {
             // Half the way back: a tenant at its limit would be in and out with every request.
-            self.notices.push(Notice::DeficitOver { tenant: tenant.id });
+            self.notices
+                .push(DeviceNotice::DeficitOver { tenant: tenant.id });
         }
         let reserved = account.state().reserved();
         let each_ns = tokens_of(reserved + self.device.spare_each(), round.round_ns);

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use qos::simulated::{Flash, p3600_model};
 use qos::{
-    Device, DeviceModel, Objective, Operation, Request, Scheduler, TenantId, TenantSpec, Window,
+    DeviceModel, LatencyWindow, Objective, Operation, Scheduler, SharedDevice, TenantId,
+    TenantRequest, TenantSpec,
 };
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -76,7 +77,7 @@ struct Client {
     under_way: u32,
     /// When each request came that waits in the client.
     line: VecDeque<u64>,
-    window: Window,
+    window: LatencyWindow,
     requests: u32,
     tokens: u64,
     seconds: Vec<Second>,
@@ -113,7 +114,7 @@ struct Io {
 
 /// The machine.
 pub(crate) struct Machine {
-    pub(crate) device: Arc<Device>,
+    pub(crate) device: Arc<SharedDevice>,
     /// One a thread.
     pub(crate) schedulers: Vec<Scheduler<Tagged>>,
     pub(crate) flash: Flash,
@@ -148,7 +149,7 @@ impl Machine {
 
     fn build(model: DeviceModel, is_scheduled: bool, threads: usize, seed: u64) -> Self {
         let most = u32::try_from(threads).unwrap();
-        let device = Arc::new(Device::for_threads(Some(model), most));
+        let device = Arc::new(SharedDevice::for_threads(Some(model), most));
         let scheduler = || Scheduler::new(Arc::clone(&device)).unwrap();
         let mut machine = Self {
             schedulers: (0..threads).map(|_| scheduler()).collect(),
@@ -212,7 +213,7 @@ impl Machine {
             threads: threads.to_vec(),
             under_way: 0,
             line: VecDeque::new(),
-            window: Window::default(),
+            window: LatencyWindow::default(),
             requests: 0,
             tokens: 0,
             seconds: Vec::new(),
@@ -409,7 +410,7 @@ impl Machine {
             self.submit(io);
             return;
         }
-        let request = Request {
+        let request = TenantRequest {
             operation,
             len_bytes,
             token: Tagged(io),

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Instant;
 
-use code_layout::{CounterAddressing, CounterArea, Placement, Plan, Profile};
+use code_layout::{CounterAddressing, CounterArea, LayoutPlan, Placement, Profile};
 
 use super::{Session, patches};
 use crate::RelayoutError;
@@ -58,9 +58,9 @@ impl Session {
     fn count_object(&mut self, index: usize) -> Result<(), RelayoutError> {
         let loaded = &self.objects[index];
         let groups = loaded.groups(self.method.counted_share);
-        let plans: Vec<Plan> = groups
+        let plans: Vec<LayoutPlan> = groups
             .into_iter()
-            .map(|group| Plan::counting(group, &loaded.profile))
+            .map(|group| LayoutPlan::counting(group, &loaded.profile))
             .collect();
         if plans.is_empty() {
             return Ok(());

@@ -6,15 +6,15 @@ use code_layout::{BuildId, Profile};
 
 use super::Session;
 use crate::comparison::Gain;
-use crate::cover::{COVER_MIN, Candidate, Hot, Ran};
-use crate::kept::{self, Kept, Summary};
-use crate::layout::{KeptProfile, Layout};
-use crate::{Declined, RelayoutError, Store};
+use crate::cover::{COVER_MIN, Hot, LayoutCandidate, Ran};
+use crate::kept::{self, CachedProfile, Summary};
+use crate::layout::{KeptProfile, LayoutSummary};
+use crate::{Declined, ManifestStore, RelayoutError};
 
 impl Session {
     /// How well the profiles that earlier processes of the same program left on disk fit what ran
     /// at the last look, and what is to be said of files that are not used.
-    pub fn consider_kept(&mut self, store: &Store) -> (Vec<Candidate>, Vec<String>) {
+    pub fn consider_kept(&mut self, store: &ManifestStore) -> (Vec<LayoutCandidate>, Vec<String>) {
         let start = Instant::now();
         let all = kept::all(store, &self.build_id());
         let (mut candidates, mut files) = (Vec::new(), Vec::new());
@@ -34,7 +34,7 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Session::install`].
-    pub fn install_kept(&mut self, index: usize) -> Result<Layout, RelayoutError> {
+    pub fn install_kept(&mut self, index: usize) -> Result<LayoutSummary, RelayoutError> {
         let start = Instant::now();
         let considered = std::mem::take(&mut self.kept).into_iter().nth(index);
         let Some(file) = considered else {
@@ -77,7 +77,7 @@ impl Session {
     /// [`HostError::Locked`](host::HostError::Locked).
     pub fn keep_profile(
         &mut self,
-        store: &Store,
+        store: &ManifestStore,
         gain: Option<Gain>,
     ) -> Result<Vec<String>, RelayoutError> {
         let build_id = self.build_id();
@@ -118,7 +118,7 @@ impl Session {
             hot_bytes: hot.bytes(),
             gain,
         };
-        Kept::new(build_id, summary, profiles).save(store, &replaced)?;
+        CachedProfile::new(build_id, summary, profiles).save(store, &replaced)?;
         Ok(all.notes)
     }
 

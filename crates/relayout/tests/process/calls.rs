@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use relayout::{CodeCache, Process, Store};
+use relayout::{ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 
@@ -13,8 +13,8 @@ fn called(source: &str) -> Program {
     let mut program = Program::run(&mut Command::new(path));
     let answer = program.address();
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
-    let mut cache = CodeCache::open(&store, Process::open(program.pid()).unwrap()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
+    let mut cache = PatchedProcess::open(&store, Process::open(program.pid()).unwrap()).unwrap();
     for _ in 0..10 {
         std::thread::sleep(std::time::Duration::from_millis(5));
         cache.map((answer, answer), 4096, true).unwrap();

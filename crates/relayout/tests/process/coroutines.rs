@@ -4,12 +4,12 @@
 use std::process::Command;
 
 use relayout::manifest::Bytes;
-use relayout::{CodeCache, HEADER_BYTES, Patch, Process, Store};
+use relayout::{AppliedPatch, HEADER_BYTES, ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 
 /// Announces a generation in which `answer` calls `function` before it gives 2.
-fn calling(cache: &mut CodeCache, answer: u64, function: u64) -> u32 {
+fn calling(cache: &mut PatchedProcess, answer: u64, function: u64) -> u32 {
     let region = cache.map((answer, answer), 4096, true).unwrap();
     let at = region.address + HEADER_BYTES;
     // sub rsp, 8; mov rax, function
@@ -21,7 +21,7 @@ fn calling(cache: &mut CodeCache, answer: u64, function: u64) -> u32 {
     let distance = i32::try_from(at.cast_signed() - (answer + 5).cast_signed()).unwrap();
     let mut jump = vec![0xe9];
     jump.extend(distance.to_le_bytes());
-    let patch = Patch {
+    let patch = AppliedPatch {
         address: answer,
         old: Bytes(vec![0xb8, 1, 0, 0, 0]),
         new: Bytes(jump),
@@ -35,8 +35,8 @@ fn a_coroutine_returns_through_moved_code(place: &str) {
     let mut program = Program::run(Command::new(path).arg(place));
     let (answer, function) = (program.address(), program.address());
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
-    let mut cache = CodeCache::open(&store, Process::open(program.pid()).unwrap()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
+    let mut cache = PatchedProcess::open(&store, Process::open(program.pid()).unwrap()).unwrap();
     let number = calling(&mut cache, answer, function);
     assert_eq!(program.numbers::<u32>("s"), [1]);
     cache.switch(number).unwrap();

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use relayout::{CodeCache, Process, RelayoutError, Store};
+use relayout::{ManifestStore, PatchedProcess, Process, RelayoutError};
 
 use crate::talk::{self, Program};
 use crate::target::two;
@@ -46,8 +46,8 @@ impl Family {
         self.program.pid()
     }
 
-    fn open(&self, store: &Store) -> CodeCache {
-        CodeCache::open(store, Process::open(self.pid()).unwrap()).unwrap()
+    fn open(&self, store: &ManifestStore) -> PatchedProcess {
+        PatchedProcess::open(store, Process::open(self.pid()).unwrap()).unwrap()
     }
 
     fn assert_original(&self) {
@@ -70,7 +70,7 @@ impl Family {
 #[test]
 fn who_lives_already_and_who_is_forked_later_has_the_layout_and_loses_it() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut family = Family::start("members");
     family.fork();
     family.fork();
@@ -105,7 +105,7 @@ fn who_lives_already_and_who_is_forked_later_has_the_layout_and_loses_it() {
 #[test]
 fn a_member_that_is_stopped_stays_as_it_is_and_is_done_later() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut family = Family::start("stopped");
     let member = family.fork().to_string();
     let signal = |name: &str| {
@@ -131,7 +131,7 @@ fn a_member_that_is_stopped_stays_as_it_is_and_is_done_later() {
 fn what_a_parent_forked_before_it_executed_another_program_is_rolled_back_and_the_program_left_alone()
  {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut family = Family::start("executes");
     let mut cache = family.open(&store);
     let number = two(&mut cache, family.answer);
@@ -150,7 +150,7 @@ fn what_a_parent_forked_before_it_executed_another_program_is_rolled_back_and_th
     // The same pid and start time, the same file, and yet nobody that the manifest speaks of.
     let manifest = store.all().unwrap().remove(0);
     assert!(manifest.is_alive() && !manifest.is_of(&Process::open(family.pid()).unwrap()));
-    let mut earlier = CodeCache::of(&store, manifest).unwrap().unwrap();
+    let mut earlier = PatchedProcess::of(&store, manifest).unwrap().unwrap();
     assert_eq!(earlier.pids(), [member]);
     assert!(earlier.rollback().unwrap().0.is_whole());
     family.assert_original();
@@ -160,7 +160,7 @@ fn what_a_parent_forked_before_it_executed_another_program_is_rolled_back_and_th
 #[test]
 fn a_manifest_of_a_process_whose_pid_is_in_use_again_touches_nobody() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut family = Family::start("reused");
     let mut cache = family.open(&store);
     two(&mut cache, family.answer);
@@ -169,14 +169,14 @@ fn a_manifest_of_a_process_whose_pid_is_in_use_again_touches_nobody() {
     manifest.start_time -= 1;
     manifest.stack_start ^= 1 << 20;
     assert!(!manifest.is_alive());
-    assert!(CodeCache::of(&store, manifest).unwrap().is_none());
+    assert!(PatchedProcess::of(&store, manifest).unwrap().is_none());
     assert_eq!(family.answers(), [1]);
 }
 
 #[test]
 fn a_patched_library_that_is_closed_or_opened_elsewhere_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let library = compile("plugin.c", "plugin.so", &["-shared", "-fPIC"]);
     let mut family = Family::start("closes");
     let open = format!("l {}", library.display());

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use relayout::{CodeCache, Process, Store};
+use relayout::{ManifestStore, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 use crate::target::two_instead_of;
@@ -14,8 +14,8 @@ fn a_handler_returns_to_what_it_interrupted(more: &[&str]) {
     let mut program = Program::run(Command::new(path).args(more));
     let answer = program.address();
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
-    let mut cache = CodeCache::open(&store, Process::open(program.pid()).unwrap()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
+    let mut cache = PatchedProcess::open(&store, Process::open(program.pid()).unwrap()).unwrap();
     let number = two_instead_of([0xcc, 0x90, 0x90, 0x90, 0x90], &mut cache, answer);
     program.say("t");
     assert_eq!(program.line(), "in");

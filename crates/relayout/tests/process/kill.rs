@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rand::{Rng as _, SeedableRng as _};
-use relayout::{CodeCache, Method, Process, Session, Store};
+use relayout::{ManifestStore, PatchedProcess, Process, ProfilingOptions, Session};
 
 use crate::layout::{Throws, method};
 use crate::target::{Target, two};
@@ -29,10 +29,10 @@ fn writer() {
         panic!("{text}");
     };
     let (pid, answer) = (pid.parse().unwrap(), answer.parse().unwrap());
-    let store = Store::open(state_dir.as_ref()).unwrap();
+    let store = ManifestStore::open(state_dir.as_ref()).unwrap();
     for round in 0_u32.. {
         let process = Process::open(pid).unwrap();
-        let mut cache = CodeCache::open(&store, process).unwrap();
+        let mut cache = PatchedProcess::open(&store, process).unwrap();
         let number = two(&mut cache, answer);
         for _ in 0..round % 4 {
             cache.switch(number).unwrap();
@@ -67,7 +67,7 @@ fn a_rollback_after_any_kill_restores_every_byte() {
     let seed = 7;
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut target = Target::start(2, 4);
     let mut found_changed = 0;
     let mut kill = 0;
@@ -84,7 +84,7 @@ fn a_rollback_after_any_kill_restores_every_byte() {
         assert!(!said.contains("panicked"), "{context}: {said}");
         target.signal();
         found_changed += usize::from(target.is_text_changed());
-        let mut cache = CodeCache::open(&store, Process::open(target.pid()).unwrap()).unwrap();
+        let mut cache = PatchedProcess::open(&store, Process::open(target.pid()).unwrap()).unwrap();
         let (switched, kept) = cache.rollback().unwrap();
         assert!(
             switched.changed_by_others.is_empty(),
@@ -127,8 +127,8 @@ fn layout_writer() {
         return;
     };
     let (pid, state_dir) = text.split_once(" 0 ").unwrap();
-    let store = Store::open(state_dir.as_ref()).unwrap();
-    let method = Method {
+    let store = ManifestStore::open(state_dir.as_ref()).unwrap();
+    let method = ProfilingOptions {
         sampling: Duration::from_millis(100),
         counting: Duration::from_millis(5),
         object_share: 2.0,
@@ -185,7 +185,7 @@ fn a_rollback_after_a_kill_in_any_phase_of_a_relayout_restores_every_byte() {
     let seed = 11;
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut program = Throws::start("killed");
     let start = |pid: u32| {
         let mut victim = victim("kill::layout_writer", pid, 0, dir.path());
@@ -223,7 +223,7 @@ fn a_rollback_after_a_kill_in_any_phase_of_a_relayout_restores_every_byte() {
             .or_default() += 1;
         program.assert_goes_on();
         found_changed += usize::from(program.is_text_changed());
-        let mut cache = CodeCache::open(&store, Process::open(pid).unwrap()).unwrap();
+        let mut cache = PatchedProcess::open(&store, Process::open(pid).unwrap()).unwrap();
         let (switched, kept) = cache.rollback().unwrap();
         assert!(switched.is_whole(), "{context}: {switched:?}");
         assert!(!program.is_text_changed(), "{context}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use relayout::{Method, Session, Store};
+use relayout::{ManifestStore, ProfilingOptions, Session};
 
 use crate::talk::{self, Program};
 
@@ -71,8 +71,8 @@ fn is_stress() -> bool {
     std::env::var("SLACKLINE_STRESS_KILLS").is_ok()
 }
 
-pub(crate) fn method(random: Option<u64>) -> Method {
-    Method {
+pub(crate) fn method(random: Option<u64>) -> ProfilingOptions {
+    ProfilingOptions {
         sampling: Duration::from_millis(500),
         counting: Duration::from_millis(50),
         resting: Duration::ZERO,
@@ -80,13 +80,13 @@ pub(crate) fn method(random: Option<u64>) -> Method {
         // `cargo xtask stress relayout` moves its libraries as well, and with them the unwinder
         // itself.
         object_share: if is_stress() { 0.05 } else { 2.0 },
-        ..Method::default()
+        ..ProfilingOptions::default()
     }
 }
 
 fn moved(name: &str, random: Option<u64>, switches: usize) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut program = Throws::start(name);
     program.assert_goes_on();
     let mut session = Session::open(&store, program.pid(), method(random)).unwrap();
@@ -164,7 +164,7 @@ fn libgcc_of_machine() -> PathBuf {
 }
 
 /// Of every movable function in random order, of a program that may not have begun its work.
-fn session(store: &Store, program: &Throws, seed: u64) -> Session {
+fn session(store: &ManifestStore, program: &Throws, seed: u64) -> Session {
     let mut session = Session::open(store, program.pid(), method(Some(seed))).unwrap();
     session.look().unwrap();
     session.count().unwrap();
@@ -174,7 +174,7 @@ fn session(store: &Store, program: &Throws, seed: u64) -> Session {
 #[test]
 fn an_unwinder_is_led_before_it_has_ever_been_asked_and_leads_back_in_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = Throws::compile("late");
     let mut program = Throws::run(Command::new(&path).arg("late"));
     let mut session = session(&store, &program, 5);
@@ -201,7 +201,7 @@ fn an_unwinder_is_led_before_it_has_ever_been_asked_and_leads_back_in_the_end() 
 #[test]
 fn a_thread_that_has_its_unwinder_looked_up_by_the_dynamic_linker_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let auditor = talk::compile("cc", "audit.c", "audit.so", &["-shared", "-fPIC"]);
     let path = Throws::compile("asking");
     let (asking, go_on) = (dir.path().join("asking"), dir.path().join("go-on"));
@@ -234,7 +234,7 @@ fn a_thread_that_has_its_unwinder_looked_up_by_the_dynamic_linker_is_waited_for(
 #[test]
 fn files_that_are_replaced_while_a_layout_is_in_force_do_not_keep_it_from_being_taken_back() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = dir.path().join("throws");
     std::fs::copy(Throws::compile("replaced"), &path).unwrap();
     let libgcc = dir.path().join("libgcc_s.so.1");
@@ -276,7 +276,7 @@ fn files_that_are_replaced_while_a_layout_is_in_force_do_not_keep_it_from_being_
 #[test]
 fn a_member_that_was_forked_before_throws_through_moved_code_too() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = Throws::compile("family");
     let mut program = Throws::run(Command::new(&path).arg("family"));
     program.assert_goes_on();
@@ -296,7 +296,7 @@ fn a_member_that_was_forked_before_throws_through_moved_code_too() {
 #[test]
 fn a_program_with_an_unwinder_of_its_own_is_declined() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let options = [
         "-std=c++20",
         "-fnon-call-exceptions",
@@ -316,7 +316,7 @@ fn a_program_with_an_unwinder_of_its_own_is_declined() {
 #[test]
 fn a_program_with_a_library_that_unwinds_by_itself_is_declined() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let options = [
         "-std=c++20",
         "-shared",
@@ -339,7 +339,7 @@ fn a_program_with_a_library_that_unwinds_by_itself_is_declined() {
 #[test]
 fn a_program_with_a_gs_base_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = Throws::compile("gs-base");
     let mut program = Throws::run(Command::new(&path).arg("gs"));
     let mut session = Session::open(&store, program.pid(), method(None)).unwrap();
@@ -357,13 +357,13 @@ fn a_program_with_a_gs_base_is_counted() {
 fn a_second_process_of_the_program_is_laid_out_by_the_first_ones_profile() {
     // Long enough for a busy machine: a function that the first profile misses by chance is not
     // covered.
-    let long = || Method {
+    let long = || ProfilingOptions {
         sampling: Duration::from_secs(2),
         counting: Duration::from_millis(500),
         ..method(None)
     };
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = Throws::compile("kept");
     let first = Throws::run(&mut Command::new(&path));
     let mut session = Session::open(&store, first.pid(), long()).unwrap();
@@ -409,7 +409,7 @@ fn a_second_process_of_the_program_is_laid_out_by_the_first_ones_profile() {
 #[test]
 fn a_program_that_another_object_unwinds_is_declined() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let options = ["-shared", "-fPIC"];
     let other = talk::compile("cc", "unwinds.c", "unwinds.so", &options);
     let path = Throws::compile("led");

@@ -20,17 +20,17 @@ mod sharing;
 mod talk;
 mod target;
 
-use relayout::{CodeCache, Declined, Process, RelayoutError, Store};
+use relayout::{Declined, ManifestStore, PatchedProcess, Process, RelayoutError};
 use target::{Target, two};
 
 /// There and back, each with a queued signal.
 const SWITCHES: u64 = 200;
 
 /// A cache in the target with `answer` patched to give 2 as generation 1.
-fn installed(target: &Target, store: &Store) -> CodeCache {
+fn installed(target: &Target, store: &ManifestStore) -> PatchedProcess {
     let process = Process::open(target.pid()).unwrap();
     process.preflight().unwrap();
-    let mut cache = CodeCache::open(store, process).unwrap();
+    let mut cache = PatchedProcess::open(store, process).unwrap();
     two(&mut cache, target.answer);
     cache
 }
@@ -38,7 +38,7 @@ fn installed(target: &Target, store: &Store) -> CodeCache {
 #[test]
 fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut target = Target::start(3, 6);
     let mut cache = installed(&target, &store);
     assert!(!target.is_text_changed(), "announcing changes nothing");
@@ -72,7 +72,7 @@ fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
 #[test]
 fn workers_of_io_uring_are_neither_stopped_nor_asked_for_anything() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let target = Target::with(1, 0, &["io_uring"]);
     let tasks = || std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap();
     let is_worker = |task: std::io::Result<std::fs::DirEntry>| {
@@ -95,7 +95,7 @@ fn workers_of_io_uring_are_neither_stopped_nor_asked_for_anything() {
 }
 
 /// A process goes into the layout and back, and nothing of ours is left.
-fn there_and_back(mut cache: CodeCache, mut target: Target) {
+fn there_and_back(mut cache: PatchedProcess, mut target: Target) {
     cache.switch(1).unwrap();
     target.assert_answers(1, 2);
     let (_, kept) = cache.rollback().unwrap();
@@ -107,12 +107,12 @@ fn there_and_back(mut cache: CodeCache, mut target: Target) {
 #[test]
 fn whose_system_calls_go_to_a_handler_is_asked_for_none() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut target = Target::with(0, 0, &["dispatched"]);
     let process = Process::open(target.pid()).unwrap();
     let error = process.check_dispatch().unwrap_err().to_string();
     assert!(error.contains("handler of its own"), "{error}");
-    let mut cache = CodeCache::open(&store, process).unwrap();
+    let mut cache = PatchedProcess::open(&store, process).unwrap();
     let mapped = cache.map((target.answer, target.answer), 4096, true);
     let error = mapped.unwrap_err().to_string();
     assert!(error.contains("handler of its own"), "{error}");
@@ -129,7 +129,7 @@ fn whose_system_calls_go_to_a_handler_is_asked_for_none() {
 #[test]
 fn what_somebody_else_wrote_is_left_alone_and_said() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let target = Target::start(0, 2);
     let mut cache = installed(&target, &store);
     cache.switch(1).unwrap();
@@ -151,12 +151,13 @@ fn what_somebody_else_wrote_is_left_alone_and_said() {
 #[test]
 fn what_a_uprobe_leaves_of_a_jump_is_undone() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let target = Target::start(0, 2);
     let mut cache = installed(&target, &store);
     let (probe, file) = ([0xcc], [0xb8]);
     cache.switch(1).unwrap();
-    let write = |cache: &CodeCache, byte| cache.process.memory.write(target.answer, byte).unwrap();
+    let write =
+        |cache: &PatchedProcess, byte| cache.process.memory.write(target.answer, byte).unwrap();
     write(&cache, &probe);
     let switched = cache.switch(0).unwrap();
     assert_eq!(switched.changed_by_others, [0; 0]);
@@ -176,7 +177,7 @@ fn what_a_uprobe_leaves_of_a_jump_is_undone() {
 #[test]
 fn a_process_in_a_debugger_or_stopped_is_declined_and_stays_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let target = Target::start(1, 1);
     target.stop();
     let error = Process::open(target.pid())

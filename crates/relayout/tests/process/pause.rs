@@ -1,7 +1,7 @@
 //! How long a switch keeps a process of many threads from running. A measurement, not a test:
 //! `cargo xtask bench relayout` runs it.
 
-use relayout::{RelayoutError, Store};
+use relayout::{ManifestStore, RelayoutError};
 
 use crate::installed;
 use crate::target::Target;
@@ -14,7 +14,7 @@ const MEASURED: [(u32, usize); 4] = [(8, 200), (48, 200), (498, 200), (4998, 20)
 fn pauses() {
     for (sleepers, switches) in MEASURED {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = ManifestStore::open(dir.path()).unwrap();
         let mut target = Target::start(2, sleepers);
         let mut cache = installed(&target, &store);
         let mut pauses: Vec<u64> = Vec::new();

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use relayout::{Candidate, Session, Store};
+use relayout::{LayoutCandidate, ManifestStore, Session};
 
 use crate::layout::method;
 use crate::talk::{Program, compile};
@@ -14,7 +14,7 @@ fn go_on_with(program: &mut Program, workload: &str) -> u64 {
 }
 
 /// How much of what runs a layout covers.
-fn share(fit: Option<Candidate>) -> f64 {
+fn share(fit: Option<LayoutCandidate>) -> f64 {
     fit.unwrap().cover.share().estimate
 }
 
@@ -28,7 +28,7 @@ fn laid_out(session: &mut Session) -> u32 {
 #[test]
 fn a_workload_that_comes_back_is_known_and_gets_its_layout_back() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let path = compile("cc", "phases.c", "phases", &["-O2", "-s"]);
     let mut program = Program::run(&mut Command::new(path));
     let mut session = Session::open(&store, program.pid(), method(None)).unwrap();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use relayout::{Method, Process, Session, Store};
+use relayout::{ManifestStore, Process, ProfilingOptions, Session};
 use tempfile::TempDir;
 
 struct Server {
@@ -149,18 +149,18 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     let answer = "select count(*), sum(abalance) from pgbench_accounts";
     let before = server.sql(answer);
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut old = server.load(2, 600);
     std::thread::sleep(Duration::from_millis(800));
     let old_backends = server.backends();
     assert_eq!(old_backends.len(), 2);
-    let method = Method {
+    let method = ProfilingOptions {
         sampling: Duration::from_secs(1),
         counting: Duration::from_millis(100),
         resting: Duration::ZERO,
         counted_share: 0.3,
         share: 0.9,
-        ..Method::default()
+        ..ProfilingOptions::default()
     };
     let mut session = Session::open(&store, server.pid, method).unwrap();
     let load = session.look().unwrap();
@@ -191,7 +191,9 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     drop(session);
     // By what is on disk alone.
     let manifest = store.all().unwrap().remove(0);
-    let mut cache = relayout::CodeCache::of(&store, manifest).unwrap().unwrap();
+    let mut cache = relayout::PatchedProcess::of(&store, manifest)
+        .unwrap()
+        .unwrap();
     let (switched, kept) = cache.rollback().unwrap();
     println!("{switched:?} {kept:?}");
     assert!(switched.is_whole() && switched.processes > 6);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use relayout::{CodeCache, Method, Process, Session, Store};
+use relayout::{ManifestStore, PatchedProcess, Process, ProfilingOptions, Session};
 
 use crate::talk::{Program, compile};
 use crate::target::two;
@@ -27,12 +27,12 @@ fn assert_go_on(program: &mut Program) {
 #[test]
 fn a_process_that_shares_its_memory_is_declined() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut program = started("declined");
     program.address();
-    Session::open(&store, program.pid(), Method::default()).unwrap();
+    Session::open(&store, program.pid(), ProfilingOptions::default()).unwrap();
     program.numbers::<u64>("s");
-    let error = Session::open(&store, program.pid(), Method::default()).unwrap_err();
+    let error = Session::open(&store, program.pid(), ProfilingOptions::default()).unwrap_err();
     assert!(error.to_string().contains("runs in its memory"), "{error}");
     assert_go_on(&mut program);
 }
@@ -40,10 +40,10 @@ fn a_process_that_shares_its_memory_is_declined() {
 #[test]
 fn code_goes_back_under_a_process_that_shares_it_and_its_memory_when_that_has_ended() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut program = started("rollback");
     let answer = program.address();
-    let mut cache = CodeCache::open(&store, Process::open(program.pid()).unwrap()).unwrap();
+    let mut cache = PatchedProcess::open(&store, Process::open(program.pid()).unwrap()).unwrap();
     let number = two(&mut cache, answer);
     cache.switch(number).unwrap();
     program.numbers::<u64>("s");
@@ -65,10 +65,10 @@ fn code_goes_back_under_a_process_that_shares_it_and_its_memory_when_that_has_en
 #[test]
 fn a_child_of_vfork_is_no_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = ManifestStore::open(dir.path()).unwrap();
     let mut program = started("vfork");
     program.address();
     program.numbers::<u64>("v");
     std::thread::sleep(std::time::Duration::from_millis(50));
-    Session::open(&store, program.pid(), Method::default()).unwrap();
+    Session::open(&store, program.pid(), ProfilingOptions::default()).unwrap();
 }

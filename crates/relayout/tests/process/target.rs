@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use relayout::manifest::Bytes;
-use relayout::{CodeCache, HEADER_BYTES, Patch, Process};
+use relayout::{AppliedPatch, HEADER_BYTES, PatchedProcess, Process};
 
 use crate::talk::{Program, compile};
 
@@ -141,12 +141,12 @@ fn rustix_pid(pid: u32) -> libc::pid_t {
 }
 
 /// Announces a generation in which `answer` gives 2. Its number.
-pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
+pub(crate) fn two(cache: &mut PatchedProcess, answer: u64) -> u32 {
     two_instead_of([0xb8, 1, 0, 0, 0], cache, answer)
 }
 
 /// The same of an `answer` that begins with other bytes.
-pub(crate) fn two_instead_of(old: [u8; 5], cache: &mut CodeCache, answer: u64) -> u32 {
+pub(crate) fn two_instead_of(old: [u8; 5], cache: &mut PatchedProcess, answer: u64) -> u32 {
     let region = cache.map((answer, answer), 4096, true).unwrap();
     let code = region.address + HEADER_BYTES;
     // mov eax, 2; ret
@@ -158,7 +158,7 @@ pub(crate) fn two_instead_of(old: [u8; 5], cache: &mut CodeCache, answer: u64) -
     let distance = i32::try_from(code.cast_signed() - (answer + 5).cast_signed()).unwrap();
     let mut jump = vec![0xe9];
     jump.extend(distance.to_le_bytes());
-    let patch = Patch {
+    let patch = AppliedPatch {
         address: answer,
         old: Bytes(old.to_vec()),
         new: Bytes(jump),

@@ -21,8 +21,8 @@ use tuner::process::Interrupt;
 use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
-use crate::done::Done;
-use crate::output::{message, whole};
+use crate::done::CommandOutcome;
+use crate::output::{error_chain, message};
 use crate::throttle::tracepoints::Tracepoints;
 
 /// Pages of each CPU's buffer, as a power of two: 256 KiB hold about 2,500 switches.
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     cpu_budget: f64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     check(arguments)?;
     let names = Names::parse(&arguments.service)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         let (services, agent) = (&mut running.services, &running.agent);
         server::answer_all(&listener, || metrics::exposition(services, agent));
     }
-    Ok(Done::Signal(interrupt.signal().unwrap_or(0)))
+    Ok(CommandOutcome::Signal(interrupt.signal().unwrap_or(0)))
 }
 
 fn check(arguments: &Arguments) -> anyhow::Result<()> {
@@ -138,7 +138,7 @@ fn open(roots: &Roots) -> Option<Tracepoints> {
         .inspect_err(|error| {
             message(&format!(
                 "{}. Counters only: no cores in use at 10 ms, no runnable threads, no run-queue delay.",
-                whole(error)
+                error_chain(error)
             ));
         })
         .ok()

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tuner::sentence::sentence;
 
 use super::verbs::Arguments;
-use crate::output::whole;
+use crate::output::error_chain;
 
 /// What is said where the server's answer cannot be read.
 pub(super) const NOT_JSON: &str = "the server answered with something else than JSON";
@@ -105,7 +105,7 @@ impl Client {
             let is_down = is_refused(&error);
             let error = anyhow::Error::from(error).context(format!("{url} does not answer"));
             match is_down {
-                true => anyhow!("{}. {}", whole(&error), sentence(&self.if_down)),
+                true => anyhow!("{}. {}", error_chain(&error), sentence(&self.if_down)),
                 false => error,
             }
         })?;

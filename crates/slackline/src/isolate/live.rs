@@ -5,7 +5,7 @@ use std::path::Path;
 use tuner::process::Interrupt;
 
 use super::text;
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
 
 /// The lines of latency and best-effort cores, a value each second.
@@ -17,7 +17,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn push(&mut self, status: &isolate_run::Status) {
+    fn push(&mut self, status: &isolate_run::IsolationStatus) {
         if status.at_s <= self.last_s {
             return;
         }
@@ -55,7 +55,7 @@ impl Seen {
     }
 }
 
-pub(super) fn run(state_dir: &Path) -> anyhow::Result<Done> {
+pub(super) fn run(state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let interrupt = Interrupt::on_signals()?;
     live::on_screen(|terminal| watch(terminal, state_dir, &interrupt))
 }
@@ -64,7 +64,7 @@ fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     state_dir: &Path,
     interrupt: &Interrupt,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<CommandOutcome> {
     let mut seen = Seen::default();
     loop {
         let status = isolate_run::read_status(state_dir)?;
@@ -77,10 +77,10 @@ fn watch(
         );
         terminal.draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))?;
         if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
-            return Ok(Done::Positive);
+            return Ok(CommandOutcome::Positive);
         }
         if let Some(signal) = interrupt.signal() {
-            return Ok(Done::Signal(signal));
+            return Ok(CommandOutcome::Signal(signal));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use isolate_run::Status;
+use isolate_run::IsolationStatus;
 
 /// A label's value, escaped as the text format wants it.
 fn label(text: &str) -> String {
@@ -31,7 +31,7 @@ impl Page {
 /// A service's figure; `None` where it is not known.
 type Figure = fn(&isolate_run::ServiceStatus) -> Option<f64>;
 
-pub(super) fn page(status: &Status) -> String {
+pub(super) fn page(status: &IsolationStatus) -> String {
     let mut page = Page(String::new());
     let gauges: [(&str, &str, Figure); 6] = [
         (

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use host::Roots;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
@@ -66,7 +66,7 @@ pub(crate) enum Command {
     Watchdog,
 }
 
-pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Check { config, json } => check(config, *json),
         Command::Run(arguments) => run::run(arguments, state_dir),
@@ -75,31 +75,31 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Report { directory, html } => {
             let recorded = isolate_run::read_record(directory)?;
             report::write(&recorded, html)?;
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
         Command::Selftest { machine, json } => selftest(state_dir, *machine, *json),
         Command::Simulate(arguments) => simulate::run(arguments),
         Command::Schema => {
             print(&(serde_json::to_string_pretty(&isolate_run::schema())? + "\n"))?;
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
         Command::Watchdog => watchdog(state_dir),
     }
 }
 
-fn check(config: &Path, json: bool) -> anyhow::Result<Done> {
+fn check(config: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
     let check = isolate_run::check(config, &Roots::default())?;
     match json {
         true => print(&(serde_json::to_string_pretty(&check)? + "\n"))?,
         false => print(&text::check(&check))?,
     }
     Ok(match check.problems.is_empty() {
-        true => Done::Positive,
-        false => Done::Negative,
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::Negative,
     })
 }
 
-fn status(state_dir: &Path, json: bool) -> anyhow::Result<Done> {
+fn status(state_dir: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
     let status = isolate_run::read_status(state_dir)?;
     if json {
         print(&(serde_json::to_string_pretty(&status)? + "\n"))?;
@@ -109,12 +109,12 @@ fn status(state_dir: &Path, json: bool) -> anyhow::Result<Done> {
         message("No slackline isolate runs with this state directory.");
     }
     Ok(match status {
-        Some(_) => Done::Positive,
-        None => Done::Negative,
+        Some(_) => CommandOutcome::Positive,
+        None => CommandOutcome::Negative,
     })
 }
 
-fn selftest(state_dir: &Path, machine: bool, json: bool) -> anyhow::Result<Done> {
+fn selftest(state_dir: &Path, machine: bool, json: bool) -> anyhow::Result<CommandOutcome> {
     let rows = isolate_run::selftest(state_dir, machine)?;
     match json {
         true => print(&(serde_json::to_string_pretty(&rows)? + "\n"))?,
@@ -122,21 +122,21 @@ fn selftest(state_dir: &Path, machine: bool, json: bool) -> anyhow::Result<Done>
     }
     Ok(
         match rows.iter().any(isolate_run::SelftestRow::has_failed) {
-            true => Done::Negative,
-            false => Done::Positive,
+            true => CommandOutcome::Negative,
+            false => CommandOutcome::Positive,
         },
     )
 }
 
-fn watchdog(state_dir: &Path) -> anyhow::Result<Done> {
+fn watchdog(state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let Some(report) = isolate_run::watchdog(state_dir)? else {
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     };
     for line in crate::restore::lines(&report, false) {
         message(&format!("The controller died: {line}"));
     }
     Ok(match report.is_complete() {
-        true => Done::Positive,
-        false => Done::RestoreFailed,
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::RestoreFailed,
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isolate_run::{Outcome, Recorded};
+use isolate_run::{DecisionOutcome, RecordedRun};
 
 use crate::page::{escaped, paragraphs, table};
 use crate::timeline::{Line, timeline};
@@ -35,7 +35,7 @@ fn kept_share(points: &[(f64, f64)], objective_ms: f64) -> Option<f64> {
     })
 }
 
-pub(super) fn body(recorded: &Recorded) -> String {
+pub(super) fn body(recorded: &RecordedRun) -> String {
     let Some(last) = recorded.rows.last() else {
         return paragraphs(&["The record has no row: the run ended within a second.".to_owned()]);
     };
@@ -93,13 +93,13 @@ pub(super) fn body(recorded: &Recorded) -> String {
 
 /// The tail, the load and the CPU time of a service over time.
 fn of_service(
-    rows: &[isolate_run::Status],
+    rows: &[isolate_run::IsolationStatus],
     index: usize,
     service: &isolate_run::ServiceStatus,
     end_s: f64,
     marks: &[f64],
 ) -> String {
-    let of = |row: &isolate_run::Status| row.services.get(index).cloned();
+    let of = |row: &isolate_run::IsolationStatus| row.services.get(index).cloned();
     let tail = series(rows, |row| row.at_s, |row| of(row)?.latency_ms);
     let fresh = series(rows, |row| row.at_s, |row| of(row)?.fresh_ms);
     let load = series(rows, |row| row.at_s, |row| of(row)?.requests_per_s);
@@ -163,26 +163,32 @@ fn of_service(
 }
 
 /// Each actuator of a group over time, where it is a number.
-fn actuators(recorded: &Recorded, group: &str, end_s: f64) -> String {
+fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
     let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     let subject = isolation::Subject::Group(group.to_owned());
     for (at_s, decision, outcome) in &recorded.decisions {
-        if decision.subject != subject || !matches!(outcome, Outcome::Applied | Outcome::Observed) {
+        if decision.subject != subject
+            || !matches!(
+                outcome,
+                DecisionOutcome::Applied | DecisionOutcome::Observed
+            )
+        {
             continue;
         }
         let value = match decision.setting {
-            isolation::Setting::Off(off) => f64::from(u8::from(off)),
-            isolation::Setting::CpuIdle(on) => f64::from(u8::from(on)),
-            isolation::Setting::QuotaCores(cores) => {
+            isolation::ActuatorSetting::Off(off) => f64::from(u8::from(off)),
+            isolation::ActuatorSetting::CpuIdle(on) => f64::from(u8::from(on)),
+            isolation::ActuatorSetting::QuotaCores(cores) => {
                 cores.unwrap_or_else(|| recorded.rows.last().map_or(1.0, |row| row.cores))
             }
-            isolation::Setting::Frequency(share) | isolation::Setting::Power(share) => share,
-            isolation::Setting::EgressMbit(rate) => rate,
+            isolation::ActuatorSetting::Frequency(share)
+            | isolation::ActuatorSetting::Power(share) => share,
+            isolation::ActuatorSetting::EgressMbit(rate) => rate,
             #[expect(clippy::cast_precision_loss, reason = "small counts")]
-            isolation::Setting::Weight(n)
-            | isolation::Setting::Cores(n)
-            | isolation::Setting::LlcWays(n)
-            | isolation::Setting::MemoryBandwidthPercent(n) => n as f64,
+            isolation::ActuatorSetting::Weight(n)
+            | isolation::ActuatorSetting::Cores(n)
+            | isolation::ActuatorSetting::LlcWays(n)
+            | isolation::ActuatorSetting::MemoryBandwidthPercent(n) => n as f64,
         };
         let points = lines.entry(decision.setting.actuator()).or_default();
         if let Some((_, before)) = points.last().copied() {
@@ -211,7 +217,7 @@ fn actuators(recorded: &Recorded, group: &str, end_s: f64) -> String {
     html
 }
 
-fn decisions(recorded: &Recorded) -> String {
+fn decisions(recorded: &RecordedRun) -> String {
     let mut html = "<h2>Decisions</h2>\n".to_owned();
     let skipped = recorded.decisions.len().saturating_sub(LISTED_MAX);
     if skipped > 0 {
@@ -220,13 +226,13 @@ fn decisions(recorded: &Recorded) -> String {
             recorded.decisions.len()
         )]);
     }
-    let became = |outcome: &Outcome| match outcome {
-        Outcome::Applied => "in force".to_owned(),
-        Outcome::Observed => "only observed".to_owned(),
-        Outcome::Vanished => "it had vanished".to_owned(),
-        Outcome::Lacking(why) => format!("not here: {why}"),
-        Outcome::Refused(why) => format!("refused: {why}"),
-        Outcome::Yielded(why) => format!("left to somebody else: {why}"),
+    let became = |outcome: &DecisionOutcome| match outcome {
+        DecisionOutcome::Applied => "in force".to_owned(),
+        DecisionOutcome::Observed => "only observed".to_owned(),
+        DecisionOutcome::Vanished => "it had vanished".to_owned(),
+        DecisionOutcome::Lacking(why) => format!("not here: {why}"),
+        DecisionOutcome::Refused(why) => format!("refused: {why}"),
+        DecisionOutcome::Yielded(why) => format!("left to somebody else: {why}"),
     };
     let rows = recorded
         .decisions
@@ -248,6 +254,6 @@ fn decisions(recorded: &Recorded) -> String {
     html + &paragraphs(&notes)
 }
 
-pub(super) fn write(recorded: &Recorded, file: &Path) -> anyhow::Result<()> {
+pub(super) fn write(recorded: &RecordedRun, file: &Path) -> anyhow::Result<()> {
     crate::page::write(file, "slackline isolate: a run", &body(recorded))
 }

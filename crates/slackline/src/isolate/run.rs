@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use isolate_run::{Options, Status, Watcher};
+use isolate_run::{IsolationStatus, RunOptions, Watcher};
 use sd_notify::NotifyState;
 
 use super::{metrics, text};
 use crate::agent::server;
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 
 #[derive(clap::Args)]
@@ -37,7 +37,7 @@ struct Teller {
 }
 
 impl Watcher for Teller {
-    fn row(&mut self, status: &Status) {
+    fn row(&mut self, status: &IsolationStatus) {
         let first = (!self.is_ready).then_some(NotifyState::Ready);
         self.is_ready = true;
         let line = text::line(status);
@@ -49,7 +49,7 @@ impl Watcher for Teller {
         let _ = sd_notify::notify(&states);
     }
 
-    fn step(&mut self, status: &Status) {
+    fn step(&mut self, status: &IsolationStatus) {
         if let Some(listener) = &self.listener {
             server::answer_all(listener, || metrics::page(status));
         }
@@ -60,7 +60,7 @@ impl Watcher for Teller {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let duration = match arguments.duration_s {
         Some(seconds) if seconds > 0.0 && seconds < 1e9 => Some(Duration::from_secs_f64(seconds)),
         Some(_) => anyhow::bail!("--duration-s must be above 0"),
@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         None => None,
     };
-    let options = Options {
+    let options = RunOptions {
         out: arguments.out.clone(),
         duration,
         observe: arguments.observe,
@@ -97,7 +97,9 @@ pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         for line in crate::restore::lines(&finish.restored, false) {
             message(&line);
         }
-        return Ok(Done::RestoreFailed);
+        return Ok(CommandOutcome::RestoreFailed);
     }
-    Ok(finish.signal.map_or(Done::Positive, Done::Signal))
+    Ok(finish
+        .signal
+        .map_or(CommandOutcome::Positive, CommandOutcome::Signal))
 }

@@ -7,7 +7,7 @@ use tuner::spec::Source;
 
 use super::text;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::print;
 
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 /// Longer simulations take minutes.
 const DURATION_MAX_S: f64 = 1e6;
 
-pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let source = Source::read(&arguments.plant)?;
     let mut simulation: Simulation = source.parse()?;
     if !(simulation.duration_s > 0.0 && simulation.duration_s <= DURATION_MAX_S) {
@@ -86,10 +86,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
                 .join("\n"),
         )?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
-fn ceilings(simulation: &Simulation, as_json: bool) -> anyhow::Result<Done> {
+fn ceilings(simulation: &Simulation, as_json: bool) -> anyhow::Result<CommandOutcome> {
     let loads = simulation.load.iter();
     let all: Vec<isolation::Ceiling> = loads
         .map(|load| isolation::ceiling(&simulation.plant, *load))
@@ -99,5 +99,5 @@ fn ceilings(simulation: &Simulation, as_json: bool) -> anyhow::Result<Done> {
     } else {
         print(&text::ceilings(&all))?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use isolate_run::{Check, GroupStatus, SelftestRow, ServiceStatus, Status};
+use isolate_run::{Check, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
 use isolation::{Ceiling, Simulated};
 
 fn table(head: &[&str]) -> Table {
@@ -104,7 +104,7 @@ fn settings(group: &GroupStatus) -> String {
 }
 
 /// Everything in one line.
-pub(super) fn line(status: &Status) -> String {
+pub(super) fn line(status: &IsolationStatus) -> String {
     let services = status.services.iter().map(|service| {
         format!(
             "{}: p{} {} of {} ms",
@@ -121,7 +121,7 @@ pub(super) fn line(status: &Status) -> String {
     services.chain(groups).collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn status(status: &Status) -> String {
+pub(super) fn status(status: &IsolationStatus) -> String {
     let observe = if status.observe { " (observing)" } else { "" };
     let mut text = format!(
         "Policy {}{observe}: {}.\nMachine: {:.2} of {:.0} cores in use; the controller uses {:.2} % of a core, a step every {:.2} s.\n\n",

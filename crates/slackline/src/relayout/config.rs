@@ -17,7 +17,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ::relayout::Settings;
+use ::relayout::DriverSettings;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tuner::SpecError;
@@ -36,7 +36,7 @@ struct File {
     every_s: Option<f64>,
     /// Shortest time between two relayouts of one process, in seconds. `--hold-off-s` takes
     /// precedence.
-    #[schemars(range(min = 0, max = 86_400), extend("default" = Settings::default().hold_off.as_secs_f64()))]
+    #[schemars(range(min = 0, max = 86_400), extend("default" = DriverSettings::default().hold_off.as_secs_f64()))]
     hold_off_s: Option<f64>,
     /// The processes to watch. At least one entry is needed.
     #[schemars(length(min = 1))]

@@ -10,9 +10,9 @@ mod watcher;
 
 use std::path::{Path, PathBuf};
 
-use ::relayout::Store;
+use ::relayout::ManifestStore;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::print;
 use crate::throttle::process_number;
 
@@ -60,10 +60,10 @@ pub(crate) enum Command {
     Schema,
 }
 
-pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
-    let store = Store::at(state_dir);
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
+    let store = ManifestStore::at(state_dir);
     match command {
-        Command::Start(arguments) => start::run(arguments, &Store::open(state_dir)?),
+        Command::Start(arguments) => start::run(arguments, &ManifestStore::open(state_dir)?),
         Command::Status { json } => status::run(&store, *json),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
@@ -71,7 +71,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
         Command::Schema => {
             print(&(serde_json::to_string_pretty(&config::schema())? + "\n"))?;
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
     }
 }

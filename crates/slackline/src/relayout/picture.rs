@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ::relayout::{Footprint, Layout};
+use ::relayout::{Footprint, LayoutSummary};
 
 /// A page's square, in pixels.
 const CELL: u64 = 8;
@@ -16,7 +16,7 @@ const PAGE_BYTES: f64 = 4096.0;
 
 /// An SVG of both footprints: a square a page, the darker the more of it ran. Pages that lie
 /// together stay together; gaps of pages that never ran are drawn up to a row.
-pub(super) fn svg(title: &str, layout: &Layout) -> String {
+pub(super) fn svg(title: &str, layout: &LayoutSummary) -> String {
     let before = cells(&layout.before);
     let after = cells(&layout.after);
     let rows =
@@ -95,10 +95,10 @@ mod tests {
             branches: 10,
             taken: 4,
         };
-        let layout = Layout {
+        let layout = LayoutSummary {
             before: footprint(&[(100, 64), (101, 4096), (90_000, 1)]),
             after: footprint(&[(7, 4096)]),
-            ..Layout::default()
+            ..LayoutSummary::default()
         };
         let drawn = cells(&layout.before);
         assert_eq!(

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    Candidate, Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status,
-    Store, Unit, drive,
+    ComparisonOptions, Drive, Driver, DriverSettings, LayoutCandidate, ManifestStore, ProcessState,
+    ProfilingOptions, RelayoutError, RelayoutStatus, Session, WorkUnit, drive,
 };
 use anyhow::{Context as _, bail};
 use tuner::process::Interrupt;
@@ -18,8 +18,8 @@ use super::config::{self, Config, EVERY_S, Watch};
 use super::log::Log;
 use super::status::{line, origin};
 use super::{undo, watcher};
-use crate::done::Done;
-use crate::output::{message, print, whole};
+use crate::done::CommandOutcome;
+use crate::output::{error_chain, message, print};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -46,11 +46,11 @@ pub(crate) struct Arguments {
     )]
     metric_name: String,
     /// Number of pairs of blocks in the comparison.
-    #[arg(long, value_name = "N", default_value_t = Effort::default().pairs)]
+    #[arg(long, value_name = "N", default_value_t = ComparisonOptions::default().pairs)]
     pairs: usize,
     /// Length of a block of the comparison, in seconds. Blocks are longer if the process does
     /// little work.
-    #[arg(long, value_name = "S", default_value_t = Effort::default().block.as_secs_f64())]
+    #[arg(long, value_name = "S", default_value_t = ComparisonOptions::default().block.as_secs_f64())]
     block_s: f64,
     /// Stress test: every movable function with its blocks in random order under this seed. Slow on
     /// purpose.
@@ -144,7 +144,7 @@ fn thread_group(thread: u32) -> Option<u32> {
     field.trim().parse().ok()
 }
 
-pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
+pub(super) fn run(arguments: &Arguments, store: &ManifestStore) -> anyhow::Result<CommandOutcome> {
     anyhow::ensure!(
         (2..=PAIRS_MAX).contains(&arguments.pairs),
         "--pairs must be between 2 and {PAIRS_MAX}"
@@ -181,10 +181,10 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     }
     if arguments.unverified {
         lay_out(&whom, store, &with)?;
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
-    let mut seen: BTreeMap<(u32, u64), Status> = BTreeMap::new();
+    let mut seen: BTreeMap<(u32, u64), RelayoutStatus> = BTreeMap::new();
     // What was said of a process last: the same every half a minute is not worth a line.
     let mut said: BTreeMap<u32, String> = BTreeMap::new();
     // With `--once`, what went wrong with one process, which keeps no other from its turn.
@@ -200,23 +200,23 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         }
         watched.retain(|(pid, _), _| pids.contains(pid));
         for pid in pids {
-            match one(pid, store, &with, &interrupt, &mut watched, is_once, &log) {
+            match drive_process(pid, store, &with, &interrupt, &mut watched, is_once, &log) {
                 Ok(status) => {
                     seen.insert((status.pid, status.start_time), status);
                 }
                 Err(error) if !is_once => {
-                    let text = format!("slackline: {}", whole(&error));
+                    let text = format!("slackline: {}", error_chain(&error));
                     if said.insert(pid, text.clone()).as_ref() != Some(&text) {
                         log.say(&text);
                     }
                 }
                 // It ended before its turn came.
                 Err(error) if is_gone(&error) && !whom.pids.contains(&pid) => {
-                    log.say(&whole(&error));
+                    log.say(&error_chain(&error));
                 }
                 Err(error) => {
                     if let Some(earlier) = failed.replace(error) {
-                        log.say(&format!("slackline: {}", whole(&earlier)));
+                        log.say(&format!("slackline: {}", error_chain(&earlier)));
                     }
                 }
             }
@@ -245,7 +245,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
 
 /// How processes are driven.
 fn drive_of(arguments: &Arguments, hold_off_s: Option<f64>) -> anyhow::Result<Drive> {
-    let mut settings = Settings::default();
+    let mut settings = DriverSettings::default();
     if let Some(hold_off_s) = hold_off_s {
         anyhow::ensure!(
             (0.0..=86_400.0).contains(&hold_off_s),
@@ -256,23 +256,23 @@ fn drive_of(arguments: &Arguments, hold_off_s: Option<f64>) -> anyhow::Result<Dr
     Ok(Drive {
         method: method(arguments),
         unit: match &arguments.metric_command {
-            None => Unit::Sends,
-            Some(command) => Unit::Command {
+            None => WorkUnit::Sends,
+            Some(command) => WorkUnit::Command {
                 command: command.clone(),
                 name: arguments.metric_name.clone(),
             },
         },
-        effort: Effort {
+        effort: ComparisonOptions {
             pairs: arguments.pairs,
             block: Duration::from_secs_f64(arguments.block_s),
-            ..Effort::default()
+            ..ComparisonOptions::default()
         },
         settings,
     })
 }
 
 /// Lays out every process, without a comparison.
-fn lay_out(whom: &Watched, store: &Store, with: &Drive) -> anyhow::Result<()> {
+fn lay_out(whom: &Watched, store: &ManifestStore, with: &Drive) -> anyhow::Result<()> {
     for pid in find(whom)? {
         let mut session = Session::open(store, pid, with.method)?;
         session.look()?;
@@ -281,7 +281,7 @@ fn lay_out(whom: &Watched, store: &Store, with: &Drive) -> anyhow::Result<()> {
             Some(_) => Default::default(),
         };
         notes.iter().for_each(|note| message(note));
-        let layout = match Candidate::best(&candidates, with.settings.cover_min) {
+        let layout = match LayoutCandidate::best(&candidates, with.settings.cover_min) {
             Some(index) => session.install_kept(index)?,
             None => {
                 session.count()?;
@@ -304,11 +304,11 @@ fn lay_out(whom: &Watched, store: &Store, with: &Drive) -> anyhow::Result<()> {
 fn finish(
     json: bool,
     is_once: bool,
-    seen: &BTreeMap<(u32, u64), Status>,
+    seen: &BTreeMap<(u32, u64), RelayoutStatus>,
     failed: Option<anyhow::Error>,
     log: &Log,
-) -> anyhow::Result<Done> {
-    let all: Vec<&Status> = seen.values().collect();
+) -> anyhow::Result<CommandOutcome> {
+    let all: Vec<&RelayoutStatus> = seen.values().collect();
     if json {
         let printed = serde_json::json!({ "processes": all });
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
@@ -318,17 +318,17 @@ fn finish(
     }
     if is_once && seen.values().any(is_left) {
         if let Some(error) = failed {
-            log.say(&format!("slackline: {}", whole(&error)));
+            log.say(&format!("slackline: {}", error_chain(&error)));
         }
-        return Ok(Done::RestoreFailed);
+        return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(error) = failed {
         return Err(error);
     }
-    let is_better = |status: &&Status| status.state == State::Optimized;
+    let is_better = |status: &&RelayoutStatus| status.state == ProcessState::Optimized;
     Ok(match !all.is_empty() && all.iter().all(is_better) {
-        true => Done::Positive,
-        false => Done::Negative,
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::Negative,
     })
 }
 
@@ -338,18 +338,18 @@ fn is_gone(error: &anyhow::Error) -> bool {
 }
 
 /// Drives one process as far as it goes now.
-fn one(
+fn drive_process(
     pid: u32,
-    store: &Store,
+    store: &ManifestStore,
     with: &Drive,
     interrupt: &Interrupt,
     watched: &mut BTreeMap<(u32, u64), (Session, Driver)>,
     is_once: bool,
     log: &Log,
-) -> anyhow::Result<Status> {
+) -> anyhow::Result<RelayoutStatus> {
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
-    if let Some(other) = Status::claim(store, key, &executable(pid))? {
+    if let Some(other) = RelayoutStatus::claim(store, key, &executable(pid))? {
         bail!("slackline {other} is at work on process {pid}: wait for it, or end it");
     }
     // An execve: another program, of which nothing is known.
@@ -357,8 +357,8 @@ fn one(
     if watched.get(&key).is_some_and(|known| !is_current(known)) {
         watched.remove(&key);
     }
-    let known = Status::load(store, pid, start_time);
-    let is_kept = known.as_ref().is_some_and(Status::is_kept);
+    let known = RelayoutStatus::load(store, pid, start_time);
+    let is_kept = known.as_ref().is_some_and(RelayoutStatus::is_kept);
     let (session, driver) = match watched.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => match open(store, pid, with, is_kept) {
@@ -369,8 +369,8 @@ fn one(
     let mut last = known.as_ref().map(line).unwrap_or_default();
     // What an earlier Slackline has verified stays: it is verified anew only by one that watches,
     // and not in a quiet moment, in which nothing can be shown.
-    if let Some(mut known) = known.filter(Status::is_kept)
-        && driver.state() == State::Monitoring
+    if let Some(mut known) = known.filter(RelayoutStatus::is_kept)
+        && driver.state() == ProcessState::Monitoring
         && session.cache.manifest.generation != 0
         && (is_once || session.is_idle()?)
     {
@@ -378,7 +378,7 @@ fn one(
         return Ok(known);
     }
     let mut is_interrupted = || interrupt.signal().is_some();
-    let mut show = |status: &Status| {
+    let mut show = |status: &RelayoutStatus| {
         // A look that changed nothing is not worth a line.
         let line = line(status);
         if line != last {
@@ -392,7 +392,7 @@ fn one(
     };
     // A process is not left in what is not on record as verified, whatever went wrong (a full disk,
     // say).
-    if !Status::load(store, pid, start_time).is_some_and(|status| status.is_kept()) {
+    if !RelayoutStatus::load(store, pid, start_time).is_some_and(|status| status.is_kept()) {
         match session.roll_back() {
             Ok(()) => log.say(&format!("process {pid} runs its original code")),
             Err(RelayoutError::Gone { .. }) => {}
@@ -412,7 +412,12 @@ fn one(
 
 /// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was
 /// not shown to be better.
-fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session, RelayoutError> {
+fn open(
+    store: &ManifestStore,
+    pid: u32,
+    with: &Drive,
+    is_kept: bool,
+) -> Result<Session, RelayoutError> {
     let mut session = Session::open(store, pid, with.method)?;
     if !is_kept && !session.cache.manifest.generations.is_empty() {
         session.roll_back()?;
@@ -421,16 +426,16 @@ fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session,
 }
 
 /// A signal has come.
-fn ended_by(signal: i32, seen: &BTreeMap<(u32, u64), Status>) -> Done {
+fn ended_by(signal: i32, seen: &BTreeMap<(u32, u64), RelayoutStatus>) -> CommandOutcome {
     match seen.values().any(is_left) {
-        true => Done::RestoreFailed,
-        false => Done::Signal(signal),
+        true => CommandOutcome::RestoreFailed,
+        false => CommandOutcome::Signal(signal),
     }
 }
 
 /// Whether a process runs in a layout that nobody has shown to be better and nobody drives any
 /// more.
-fn is_left(status: &Status) -> bool {
+fn is_left(status: &RelayoutStatus) -> bool {
     let roots = host::Roots::default();
     status.generation != 0
         && !status.is_kept()
@@ -440,11 +445,11 @@ fn is_left(status: &Status) -> bool {
 /// What is said of a process that is left alone, or that has gone: then nothing of it stays on
 /// record. Whatever else went wrong, or a privilege that is missing, is an error all the same.
 fn declined(
-    store: &Store,
+    store: &ManifestStore,
     (pid, start_time): (u32, u64),
     error: RelayoutError,
     log: &Log,
-) -> anyhow::Result<Status> {
+) -> anyhow::Result<RelayoutStatus> {
     let reason = match &error {
         RelayoutError::Declined { reason, .. } => reason.to_string(),
         RelayoutError::NotUndone { .. } => error.to_string(),
@@ -462,10 +467,10 @@ fn declined(
     let mut exe = executable(pid);
     if exe.is_empty() {
         // With it goes the way to its name.
-        exe = Status::load(store, pid, start_time).map_or(exe, |known| known.exe);
+        exe = RelayoutStatus::load(store, pid, start_time).map_or(exe, |known| known.exe);
     }
-    let mut status = Status::new(pid, start_time, &exe);
-    status.state = State::Declined;
+    let mut status = RelayoutStatus::new(pid, start_time, &exe);
+    status.state = ProcessState::Declined;
     status.reason = Some(reason);
     // Where what an earlier Slackline left could not be undone, it is still in force.
     status.read(store.load(pid, start_time)?.as_ref());
@@ -488,14 +493,14 @@ fn executable(pid: u32) -> String {
     }
 }
 
-fn method(arguments: &Arguments) -> Method {
-    let method = Method {
+fn method(arguments: &Arguments) -> ProfilingOptions {
+    let method = ProfilingOptions {
         random: arguments.random,
-        ..Method::default()
+        ..ProfilingOptions::default()
     };
     match arguments.hurry {
         false => method,
-        true => Method {
+        true => ProfilingOptions {
             sampling: Duration::from_millis(400),
             counting: Duration::from_millis(20),
             resting: Duration::from_millis(5),

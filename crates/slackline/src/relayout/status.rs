@@ -3,22 +3,24 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, KeptProfile, Layout, State, Status, Store};
+use ::relayout::{
+    Footprint, KeptProfile, LayoutSummary, ManifestStore, ProcessState, RelayoutStatus,
+};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
 
 use super::picture;
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::{message, print};
 use crate::table::table;
 
 #[derive(Serialize)]
 struct Printed<'a> {
-    processes: &'a [Status],
+    processes: &'a [RelayoutStatus],
 }
 
-pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
+pub(super) fn run(store: &ManifestStore, json: bool) -> anyhow::Result<CommandOutcome> {
     let all = current(store)?;
     if json {
         let printed = Printed { processes: &all };
@@ -53,13 +55,13 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
         }
         print(&format!("{rows}\n"))?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// What is known, with the layout that the manifest says is in force: another command may have
 /// switched since.
-pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
-    let mut all = Status::all(store)?;
+pub(super) fn current(store: &ManifestStore) -> anyhow::Result<Vec<RelayoutStatus>> {
+    let mut all = RelayoutStatus::all(store)?;
     for status in &mut all {
         let manifest = store.load(status.pid, status.start_time)?;
         status.read(manifest.as_ref());
@@ -68,16 +70,19 @@ pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
 }
 
 /// What came of it; else why it runs its original code, or that nobody drives it any more.
-fn outcome(status: &Status) -> String {
+fn outcome(status: &RelayoutStatus) -> String {
     let is_half_done = matches!(
         status.state,
-        State::Profiling | State::Optimizing | State::Verifying | State::Reoptimizing
+        ProcessState::Profiling
+            | ProcessState::Optimizing
+            | ProcessState::Verifying
+            | ProcessState::Reoptimizing
     );
     let is_left = is_half_done && status.by.is_some() && status.driven_by().is_none();
     match gain(status) {
         _ if is_left => "whoever drove it was killed: slackline restore".to_owned(),
         // Somebody has switched: what was shown to be better is at hand, and not in force.
-        None if status.state == State::Optimized && status.generation == 0 => {
+        None if status.state == ProcessState::Optimized && status.generation == 0 => {
             "in its original layout, by switch".to_owned()
         }
         Some(gain) => gain,
@@ -86,8 +91,8 @@ fn outcome(status: &Status) -> String {
 }
 
 /// Of the layout in force, where that was shown to be better.
-fn gain(status: &Status) -> Option<String> {
-    let is_in_force = status.state == State::Optimized && status.generation != 0;
+fn gain(status: &RelayoutStatus) -> Option<String> {
+    let is_in_force = status.state == ProcessState::Optimized && status.generation != 0;
     let gain = status.gain.as_ref().filter(|_| is_in_force)?;
     Some(format!(
         "{} % [{}, {}] {}",
@@ -99,13 +104,13 @@ fn gain(status: &Status) -> Option<String> {
 }
 
 /// The layout in force, where it is not the original.
-fn in_force(status: &Status) -> Option<&Layout> {
+fn in_force(status: &RelayoutStatus) -> Option<&LayoutSummary> {
     let layout = status.layout.as_ref();
     layout.filter(|layout| layout.generation == status.generation)
 }
 
 /// Whose profile the layout in force was made by.
-fn profile(status: &Status) -> String {
+fn profile(status: &RelayoutStatus) -> String {
     match in_force(status).map(|layout| &layout.kept) {
         None => String::new(),
         Some(None) => "own".to_owned(),
@@ -120,7 +125,7 @@ fn day(kept: &KeptProfile) -> Option<&str> {
 
 /// Which profile from an earlier process a layout was made by, to be said behind something else;
 /// nothing where it was made by its own.
-pub(super) fn origin(layout: &Layout) -> String {
+pub(super) fn origin(layout: &LayoutSummary) -> String {
     match layout.kept.as_ref().map(|kept| (day(kept), &kept.file)) {
         None => String::new(),
         Some((day, file)) => {
@@ -131,7 +136,7 @@ pub(super) fn origin(layout: &Layout) -> String {
 }
 
 /// How well the layout in force fits what ran when it was looked at last.
-fn cover(status: &Status) -> String {
+fn cover(status: &RelayoutStatus) -> String {
     in_force(status)
         .and(status.cover)
         .map_or_else(String::new, |fit| {
@@ -145,16 +150,16 @@ fn cover(status: &Status) -> String {
         })
 }
 
-fn memory(status: &Status) -> String {
+fn memory(status: &RelayoutStatus) -> String {
     format!("{:.1} MiB", status.memory_bytes as f64 / f64::from(1 << 20))
 }
 
 /// One line on a process, as it goes along.
-pub(super) fn line(status: &Status) -> String {
+pub(super) fn line(status: &RelayoutStatus) -> String {
     let mut line = format!("{} {}  {}", status.name(), status.pid, status.state);
     if let Some(reason) = &status.reason {
         let _ = write!(line, ": {reason}");
-    } else if status.state == State::Optimized {
+    } else if status.state == ProcessState::Optimized {
         if let Some(gain) = gain(status) {
             let _ = write!(line, "  {gain}");
         }
@@ -177,7 +182,7 @@ pub(super) fn line(status: &Status) -> String {
 }
 
 /// What the code that ran takes, before and after, and which functions it is.
-fn footprints(text: &mut String, layout: &Layout) {
+fn footprints(text: &mut String, layout: &LayoutSummary) {
     let mut rows = table(&["the code that ran", "before", "after"]);
     let (before, after) = (&layout.before, &layout.after);
     let mut row = |name: &str, value: &dyn Fn(&Footprint) -> String| {
@@ -205,11 +210,11 @@ fn footprints(text: &mut String, layout: &Layout) {
 }
 
 pub(super) fn explain(
-    store: &Store,
+    store: &ManifestStore,
     pid: u32,
     json: bool,
     svg: Option<&Path>,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<CommandOutcome> {
     let all = current(store)?;
     let status = all
         .iter()
@@ -224,7 +229,7 @@ pub(super) fn explain(
     }
     if json {
         print(&(serde_json::to_string_pretty(status)? + "\n"))?;
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     let mut text = line(status) + "\n";
     if in_force(status).is_some()
@@ -256,7 +261,7 @@ pub(super) fn explain(
     }
     if let Some(compared) = &status.comparison {
         let mut rows = table(&["new layout over original", "change", "95 %"]);
-        let mut row = |name: &str, interval: &latency_stats::Interval| {
+        let mut row = |name: &str, interval: &paired_stats::Interval| {
             rows.add_row([
                 name.to_owned(),
                 format!("{} %", percent(interval.estimate)),
@@ -287,5 +292,5 @@ pub(super) fn explain(
         let _ = writeln!(text, "debugger: gdb -p {pid} -x {}", script.display());
     }
     print(&text)?;
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }

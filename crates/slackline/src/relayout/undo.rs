@@ -1,11 +1,13 @@
 //! `slackline relayout rollback` and `switch`, and what `slackline restore` does about relayouts.
 
-use ::relayout::{CodeCache, Manifest, RelayoutError, State, Status, Store};
+use ::relayout::{
+    Manifest, ManifestStore, PatchedProcess, ProcessState, RelayoutError, RelayoutStatus,
+};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::done::Done;
-use crate::output::{message, print, whole};
+use crate::done::CommandOutcome;
+use crate::output::{error_chain, message, print};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -50,7 +52,7 @@ impl Undone {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
+pub(super) fn run(arguments: &Arguments, store: &ManifestStore) -> anyhow::Result<CommandOutcome> {
     let undone = match arguments.pid {
         None => each(store, |manifest| undo(store, manifest, BY_USER, false))?,
         Some(pid) => {
@@ -67,14 +69,14 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let text: String = undone.iter().map(|undone| undone.line() + "\n").collect();
     print(&text)?;
     Ok(match undone.iter().all(|undone| undone.is_restored) {
-        true => Done::Positive,
-        false => Done::RestoreFailed,
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::RestoreFailed,
     })
 }
 
 /// What is on record about a process. One that was forked from another is told of it: a family is
 /// one.
-fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
+fn of_process(store: &ManifestStore, pid: u32) -> anyhow::Result<Manifest> {
     let all = store.all()?;
     let leader = |manifest: &&Manifest| manifest.pid == pid && manifest.is_alive();
     if let Some(manifest) = all.iter().find(leader) {
@@ -82,7 +84,7 @@ fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
     }
     for manifest in &all {
         if manifest.is_of_this_boot()
-            && let Some(mut cache) = CodeCache::of(store, manifest.clone())?
+            && let Some(mut cache) = PatchedProcess::of(store, manifest.clone())?
             && cache.pids().contains(&pid)
         {
             if !manifest.is_alive() {
@@ -108,9 +110,9 @@ const BY_RESTORE: &str = "by slackline restore, as whoever drove it was killed";
 
 /// Rolls back what a killed Slackline left half done; in a dry run only says so. What was verified
 /// stays, and so does what another Slackline is at work on.
-pub(crate) fn undo_left(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
+pub(crate) fn undo_left(store: &ManifestStore, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
     each(store, |manifest| {
-        let status = Status::load(store, manifest.pid, manifest.start_time);
+        let status = RelayoutStatus::load(store, manifest.pid, manifest.start_time);
         // Of one that has ended nothing is kept.
         let status = status.filter(|_| manifest.is_alive());
         let left = |why: String| Undone::of(manifest, why, true);
@@ -129,7 +131,10 @@ pub(crate) fn undo_left(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undo
 }
 
 /// What becomes of every process on record; a record that cannot be read keeps no other from it.
-fn each(store: &Store, become_of: impl Fn(&Manifest) -> Undone) -> anyhow::Result<Vec<Undone>> {
+fn each(
+    store: &ManifestStore,
+    become_of: impl Fn(&Manifest) -> Undone,
+) -> anyhow::Result<Vec<Undone>> {
     let all = store.each()?.into_iter();
     Ok(all
         .map(|(pid, manifest)| match manifest {
@@ -145,20 +150,20 @@ fn each(store: &Store, become_of: impl Fn(&Manifest) -> Undone) -> anyhow::Resul
 }
 
 /// Of a process that has ended, or runs another program: rolls back what it forked, and forgets it.
-pub(super) fn forget_gone(store: &Store, pid: u32, start_time: u64) -> anyhow::Result<()> {
+pub(super) fn forget_gone(store: &ManifestStore, pid: u32, start_time: u64) -> anyhow::Result<()> {
     if let Some(manifest) = store.load(pid, start_time)? {
         try_undo(store, &manifest, BY_USER, false)?;
     }
     Ok(())
 }
 
-fn undo(store: &Store, manifest: &Manifest, why: &str, dry_run: bool) -> Undone {
+fn undo(store: &ManifestStore, manifest: &Manifest, why: &str, dry_run: bool) -> Undone {
     let (outcome, is_restored) = match try_undo(store, manifest, why, dry_run) {
         Ok(outcome) => outcome,
         Err(error) => (
             format!(
                 "COULD NOT BE RESTORED: {}; it stays on record, try again",
-                whole(&error)
+                error_chain(&error)
             ),
             false,
         ),
@@ -167,7 +172,7 @@ fn undo(store: &Store, manifest: &Manifest, why: &str, dry_run: bool) -> Undone 
 }
 
 fn try_undo(
-    store: &Store,
+    store: &ManifestStore,
     manifest: &Manifest,
     why: &str,
     dry_run: bool,
@@ -188,7 +193,7 @@ fn try_undo(
             ),
         });
     }
-    let Some(mut cache) = CodeCache::of(store, manifest.clone())? else {
+    let Some(mut cache) = PatchedProcess::of(store, manifest.clone())? else {
         return gone();
     };
     let (switched, kept) = match cache.rollback() {
@@ -199,8 +204,8 @@ fn try_undo(
         }
         Err(error) => return Err(error.into()),
     };
-    if let Some(mut status) = Status::load(store, manifest.pid, manifest.start_time) {
-        status.state = State::RolledBack;
+    if let Some(mut status) = RelayoutStatus::load(store, manifest.pid, manifest.start_time) {
+        status.state = ProcessState::RolledBack;
         status.reason = Some(why.into());
         status.read(Some(&cache.manifest));
         // It is for people: that the disk is full changes nothing of what was undone.
@@ -245,9 +250,13 @@ fn try_undo(
     Ok((outcome, switched.is_whole()))
 }
 
-pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result<Done> {
+pub(super) fn switch(
+    store: &ManifestStore,
+    pid: u32,
+    generation: u32,
+) -> anyhow::Result<CommandOutcome> {
     let manifest = of_process(store, pid)?;
-    let mut cache = CodeCache::of(store, manifest)?.ok_or(RelayoutError::Gone { pid })?;
+    let mut cache = PatchedProcess::of(store, manifest)?.ok_or(RelayoutError::Gone { pid })?;
     let switched = cache
         .switch(generation)
         .with_context(|| format!("process {pid} stays as it is"))?;
@@ -258,5 +267,5 @@ pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result
     for (pid, why) in &switched.left_out {
         message(&format!("process {pid} stays as it is: {why}"));
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }

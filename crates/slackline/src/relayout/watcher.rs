@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::relayout::Store;
+use ::relayout::ManifestStore;
 use serde::{Deserialize, Serialize};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 
 #[derive(Serialize, Deserialize)]
@@ -17,7 +17,7 @@ struct Watcher {
 }
 
 /// Leaves a note of this watcher, for `stop`.
-pub(super) fn note_watcher(store: &Store) -> anyhow::Result<()> {
+pub(super) fn note_watcher(store: &ManifestStore) -> anyhow::Result<()> {
     let pid = std::process::id();
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let path = store.directory().join(format!("watcher-{pid}.json"));
@@ -27,7 +27,7 @@ pub(super) fn note_watcher(store: &Store) -> anyhow::Result<()> {
 }
 
 /// The file of each `start` that watches, and who that is, where one runs.
-fn watchers(store: &Store) -> anyhow::Result<Vec<(PathBuf, Watcher)>> {
+fn watchers(store: &ManifestStore) -> anyhow::Result<Vec<(PathBuf, Watcher)>> {
     let roots = host::Roots::default();
     let paths = store.files()?.into_iter().filter(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -45,11 +45,11 @@ fn watchers(store: &Store) -> anyhow::Result<Vec<(PathBuf, Watcher)>> {
 }
 
 /// `slackline relayout stop`.
-pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
+pub(super) fn stop(store: &ManifestStore) -> anyhow::Result<CommandOutcome> {
     let watchers = watchers(store)?;
     if watchers.is_empty() {
         message("Nobody watches.");
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     for (path, watcher) in watchers {
         host::end_process(watcher.pid, watcher.start_time, Duration::from_secs(60)).map_err(
@@ -61,5 +61,5 @@ pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
         let _ = fs::remove_file(&path);
     }
     message("Stopped. Optimised processes stay so: slackline relayout rollback --all undoes them.");
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use block_server::config::Config;
-use block_server::plan::{self, Plan};
+use block_server::config::BlockConfig;
+use block_server::plan::{self, AdmissionPlan};
 use qos::{Grouped, Objective};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -39,13 +39,13 @@ fn whole(text: &str, max: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("write a whole number from 1 to {}", Grouped(max.into())))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     anyhow::ensure!(
         (0.0..=1.0).contains(&arguments.read),
         "--read is {}: give a share from 0 to 1, such as 0.9",
         arguments.read
     );
-    let config = Config::read(&arguments.config)?;
+    let config = BlockConfig::read(&arguments.config)?;
     let books = plan::books(&config)?;
     let names: Vec<&str> = books.iter().map(|book| book.device.as_str()).collect();
     let file = arguments.config.display();
@@ -73,12 +73,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         crate::output::print(&text(&plan, &book.medium, arguments))?;
     }
     Ok(match plan.fits {
-        true => Done::Positive,
-        false => Done::Negative,
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::Negative,
     })
 }
 
-fn text(plan: &Plan, medium: &str, arguments: &Arguments) -> String {
+fn text(plan: &AdmissionPlan, medium: &str, arguments: &Arguments) -> String {
     let read = format!("{:.0} % reads", 100.0 * arguments.read);
     let iops = plan
         .left_iops

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use block_load::calibrate::{self, Calibration, Measured, Plan};
+use block_load::calibrate::{self, Calibration, CalibrationPlan, CalibrationRun};
 use block_load::disk::Disk;
-use block_load::medium::Memory;
+use block_load::medium::MemoryMedium;
 use block_server::config::{Backing, SIZE_HINT, parse_size};
 use block_server::device::{Device, Storage};
 use block_server::memory::host_bytes;
@@ -16,7 +16,7 @@ use qos::Grouped;
 
 use super::surroundings::Surroundings;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 
 /// The shares of reads of ReFlex' figure 3.
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     picture: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     ensure!(
         (0.1..=3600.0).contains(&arguments.seconds),
         "--seconds is {}: it must be from 0.1 to 3600",
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             .with_context(|| file.display().to_string())?;
         message(&format!("The picture is in {}.", file.display()));
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 /// Refuses to write a result over the device.
@@ -129,7 +129,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
     }
     let is_path = !name.starts_with("memory:");
     let mut surroundings = Surroundings::of(is_path.then(|| Path::new(name)));
-    let mut progress = |load: &mut Measured| {
+    let mut progress = |load: &mut CalibrationRun| {
         let reasons = [load.disturbed_by.take(), surroundings.look()];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         load.disturbed_by = (!reasons.is_empty()).then(|| reasons.join("; "));
@@ -164,7 +164,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
             );
         }
         let area = area(arguments, size_bytes)?.unwrap_or(0..size_bytes);
-        let mut memory = Memory::new(usize::try_from(size_bytes)?);
+        let mut memory = MemoryMedium::new(usize::try_from(size_bytes)?);
         let plan = plan(arguments, size_bytes, Some(area));
         return Ok(calibrate::calibrate(
             &mut memory,
@@ -188,7 +188,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
     Ok(calibrate::calibrate(&mut disk, name, &plan, &mut progress)?)
 }
 
-fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) -> Plan {
+fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) -> CalibrationPlan {
     // Reads alone come first: writes before them would be in their way.
     let mut read_percents = arguments.reads.clone();
     read_percents.sort_by(|a, b| b.cmp(a));
@@ -196,7 +196,7 @@ fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) 
     if write_area.is_none() {
         read_percents = vec![100];
     }
-    Plan {
+    CalibrationPlan {
         read_percents,
         loads_each: arguments.loads,
         duration: Duration::from_secs_f64(arguments.seconds),
@@ -222,7 +222,7 @@ fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
     let device = Device::open(
         name,
         &backing,
-        qos::Device::new(None),
+        qos::SharedDevice::new(None),
         arguments.write_area.is_some(),
     )?;
     let size_bytes = device.size_bytes;

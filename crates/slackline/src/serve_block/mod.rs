@@ -6,7 +6,7 @@ mod run;
 mod status;
 mod surroundings;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::print;
 
 #[derive(clap::Subcommand)]
@@ -25,7 +25,7 @@ pub(crate) enum Command {
     Schema,
 }
 
-pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
+pub(crate) fn run(command: &Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Run(arguments) => run::run(arguments),
         Command::Status(arguments) => status::run(arguments),
@@ -34,7 +34,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
         Command::Schema => {
             let schema = block_server::config::schema();
             print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
-            Ok(Done::Positive)
+            Ok(CommandOutcome::Positive)
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block_server::config::Config;
-use block_server::launch::{Notice, Options, address_place};
+use block_server::config::BlockConfig;
+use block_server::launch::{BlockNotice, BlockServerOptions, address_place};
 use dataplane::idle::IdlePolicy;
 use qos::Grouped;
 use sd_notify::NotifyState;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::service_manager::ServiceManager;
 
@@ -43,7 +43,7 @@ enum Idle {
     Sleep,
 }
 
-pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.check {
         let checked = block_server::launch::check(&arguments.config)?;
         let exports: Vec<String> = checked
@@ -75,11 +75,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
                  curve that it has learnt since its start",
             );
         }
-        return Ok(Done::Positive);
+        return Ok(CommandOutcome::Positive);
     }
     // First: until then SIGHUP ends the process.
     let signals = block_server::launch::catch_signals()?;
-    let options = Options {
+    let options = BlockServerOptions {
         config: arguments.config.clone(),
         idle: match arguments.idle {
             Idle::Learn => IdlePolicy::Learn,
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         },
         is_sandboxed: !arguments.no_sandbox,
     };
-    let connections_max = Config::read(&options.config)
+    let connections_max = BlockConfig::read(&options.config)
         .map(|config| config.connections_max)
         .unwrap_or_default();
     crate::descriptors::raise_limit_for(connections_max);
@@ -96,9 +96,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let signal =
         block_server::launch::serve(&options, signals, &mut |notice| say(notice, &manager))?;
     Ok(if signal == rustix::process::Signal::TERM.as_raw() {
-        Done::Positive
+        CommandOutcome::Positive
     } else {
-        Done::Signal(signal)
+        CommandOutcome::Signal(signal)
     })
 }
 
@@ -143,12 +143,12 @@ fn reloaded(
     text
 }
 
-fn say(notice: Notice, manager: &ServiceManager) {
+fn say(notice: BlockNotice, manager: &ServiceManager) {
     match notice {
-        Notice::AddressInUse(held, place) => {
+        BlockNotice::AddressInUse(held, place) => {
             message(&format!("{}{held}", address_place(place.as_ref())));
         }
-        Notice::Ready {
+        BlockNotice::Ready {
             addresses,
             nvme,
             metrics,
@@ -165,7 +165,7 @@ fn say(notice: Notice, manager: &ServiceManager) {
             ));
             manager.tell(NotifyState::Ready);
         }
-        Notice::Reloaded {
+        BlockNotice::Reloaded {
             exports,
             changed,
             ended,
@@ -176,16 +176,20 @@ fn say(notice: Notice, manager: &ServiceManager) {
             &after_restart,
             restart_refuses.as_deref(),
         )),
-        Notice::NotReloaded(reason) => message(&format!(
+        BlockNotice::NotReloaded(reason) => message(&format!(
             "reload refused, the old configuration stays in force: {reason}"
         )),
-        Notice::Tenant(text) | Notice::Warning(text) | Notice::AuditLog(text) => message(&text),
-        Notice::Draining => {
+        BlockNotice::Tenant(text) | BlockNotice::Warning(text) | BlockNotice::AuditLog(text) => {
+            message(&text)
+        }
+        BlockNotice::Draining => {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends the server at once");
         }
-        Notice::Drained { is_cut_off: false } => message("drained: all requests were answered"),
-        Notice::Drained { is_cut_off: true } => message(
+        BlockNotice::Drained { is_cut_off: false } => {
+            message("drained: all requests were answered")
+        }
+        BlockNotice::Drained { is_cut_off: true } => message(
             "the time for the drain is over (`drain_s`): connections that were left are closed, and their requests were \
              not answered",
         ),

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use block_server::config::metrics_of;
 use block_server::launch::{CALIBRATE_AGAIN, LOST_WRITES, RESERVE_MORE};
-use block_server::metrics::{Status, TenantStatus};
+use block_server::metrics::{ServerStatus, TenantStatus};
 use http_client::{Client, Url};
 use qos::{Grouped, Operation};
 use ratatui::DefaultTerminal;
 use tuner::process::Interrupt;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
 
 /// How long a server may take to say how it is.
@@ -60,7 +60,7 @@ impl Source {
         })
     }
 
-    fn status(&self) -> anyhow::Result<Status> {
+    fn status(&self) -> anyhow::Result<ServerStatus> {
         serde_json::from_str(&self.text()?).with_context(|| {
             let address = self.address;
             format!("what answers at {address} is no `serve-block`, or one of another version")
@@ -68,7 +68,7 @@ impl Source {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let address = address(arguments)?;
     let source = Source {
         client: Client::new(ANSWER_TIMEOUT),
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     } else {
         crate::output::print(&text(&source.status()?))?;
     }
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 fn address(arguments: &Arguments) -> anyhow::Result<SocketAddr> {
@@ -115,7 +115,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn push(&mut self, status: &Status) {
+    fn push(&mut self, status: &ServerStatus) {
         let tenants = status.tenants.iter();
         let shares = tenants.filter_map(|tenant| {
             let objective = tenant.objective?;
@@ -156,9 +156,9 @@ impl Seen {
 fn watch(
     terminal: &mut DefaultTerminal,
     source: &Source,
-    first: Status,
+    first: ServerStatus,
     interrupt: &Interrupt,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<CommandOutcome> {
     let mut seen = Seen::default();
     let mut status = Ok(first);
     let mut point: Option<Instant> = None;
@@ -176,17 +176,17 @@ fn watch(
         };
         terminal.draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))?;
         if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
-            return Ok(Done::Positive);
+            return Ok(CommandOutcome::Positive);
         }
         if let Some(signal) = interrupt.signal() {
-            return Ok(Done::Signal(signal));
+            return Ok(CommandOutcome::Signal(signal));
         }
         status = source.status();
     }
 }
 
 /// Everything about the tenants, for people.
-fn text(status: &Status) -> String {
+fn text(status: &ServerStatus) -> String {
     let mut text = draining(status).unwrap_or_default();
     let _ = write!(text, "{}\n{}\n", now(status), percentile(status));
     text.push_str(&devices(status));
@@ -247,7 +247,7 @@ fn text(status: &Status) -> String {
 }
 
 /// What the end of the server waits for.
-fn draining(status: &Status) -> Option<String> {
+fn draining(status: &ServerStatus) -> Option<String> {
     let draining = status.draining?;
     let since = time(draining.since_unix_s)?;
     let count = |number: u64, what: &str| match number {
@@ -281,7 +281,7 @@ fn waiting(requests: u32) -> String {
     }
 }
 
-fn now(status: &Status) -> comfy_table::Table {
+fn now(status: &ServerStatus) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
         "export",
         "objective",
@@ -321,7 +321,7 @@ fn window(p95_us: f64, tenant: &TenantStatus) -> String {
 }
 
 /// What the percentiles of the first table are of.
-fn percentile(status: &Status) -> String {
+fn percentile(status: &ServerStatus) -> String {
     let tenants = status.tenants.iter();
     let of_writes: Vec<&str> = tenants
         .filter(|tenant| tenant.window_p95_of == Operation::Write)
@@ -345,7 +345,7 @@ fn percentile(status: &Status) -> String {
 }
 
 /// What devices with a calibration have to give.
-fn devices(status: &Status) -> String {
+fn devices(status: &ServerStatus) -> String {
     let mut text = String::new();
     for device in &status.devices {
         if let Some(rate) = device.tokens_per_s {
@@ -369,7 +369,7 @@ fn devices(status: &Status) -> String {
 }
 
 /// Devices that may have lost writes, each once.
-fn lost_writes(status: &Status) -> String {
+fn lost_writes(status: &ServerStatus) -> String {
     let tenants = status.tenants.iter().filter(|it| it.has_lost_writes);
     let mut devices: Vec<&str> = tenants.map(|tenant| tenant.device.as_str()).collect();
     devices.sort_unstable();
@@ -381,7 +381,7 @@ fn lost_writes(status: &Status) -> String {
 }
 
 /// Who pays for whom: what tenants of one device leave to others goes into one pot.
-fn lending(status: &Status) -> String {
+fn lending(status: &ServerStatus) -> String {
     let mut devices: Vec<&str> = Vec::new();
     for tenant in &status.tenants {
         if !devices.contains(&tenant.device.as_str()) {
@@ -412,7 +412,7 @@ fn lending(status: &Status) -> String {
     text
 }
 
-fn since_start(status: &Status) -> comfy_table::Table {
+fn since_start(status: &ServerStatus) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
         "export",
         "reads",
@@ -465,7 +465,7 @@ mod tests {
         tenant
     }
 
-    fn status() -> Status {
+    fn status() -> ServerStatus {
         let tenants = [
             tenant(
                 "db",

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use host::Roots;
 use serde::{Deserialize, Serialize};
-use throttle::advice::{self, Advice, Prediction, Question, Setting, Unreliable};
-use throttle::{Host, Limit, Service};
+use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
+use throttle::{Limit, LimitedHost, LimitedService};
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
 use super::target::{Watched, ensure_own_limit, group_of, named};
 use super::text::time;
 use super::{experiment, page, runtimes, watch};
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::table::table;
 
@@ -85,19 +85,19 @@ const DURATION_MAX_US: f64 = 8.64e10;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
-    pub(super) host: Host,
+    pub(super) host: LimitedHost,
     pub(super) limit: Limit,
     // A `Recording`, field by field: flattened, it would let misspelt keys pass.
     #[serde(default)]
     duration_us: f64,
-    service: Service,
+    service: LimitedService,
     #[serde(default)]
     latencies_us: Vec<Vec<f64>>,
     #[serde(default)]
     left_out: u64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     ensure!(
         arguments.duration_s >= 1.0 && arguments.duration_s <= 3600.0,
         "--duration-s must be between 1 and 3600"
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         std::fs::write(path, json).with_context(|| format!("{}", path.display()))?;
         message(&format!("The recording is in {}.", path.display()));
     }
-    let question = Question {
+    let question = AdviceInput {
         shards: arguments.shards,
         ..known.question(arguments.pool.as_deref(), arguments.slo_p99_ms)?
     };
@@ -173,9 +173,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         if advice.unreliable.is_none()
             && (advice.recommended.is_some() || advice.give_back.is_some())
         {
-            Done::Positive
+            CommandOutcome::Positive
         } else {
-            Done::Negative
+            CommandOutcome::Negative
         },
     )
 }
@@ -194,7 +194,7 @@ fn read(path: &Path) -> anyhow::Result<Known> {
 }
 
 /// Records the group; a signal ends everything.
-fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Done>> {
+fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, CommandOutcome>> {
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
     let seconds = arguments.duration_s;
@@ -202,7 +202,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
     let (report, collected) =
         watch::observe_group(group.to_owned(), seconds, Jobs::Recorded, &mut goes_on)?;
     if let Some(signal) = interrupt.signal() {
-        return Ok(Err(Done::Signal(signal)));
+        return Ok(Err(CommandOutcome::Signal(signal)));
     }
     message(&report.verdict.sentence);
     let mut recording = collected.schedule.recording(collected.end_ns);
@@ -228,7 +228,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
         report.cpus,
     );
     Ok(Ok(Known {
-        host: Host::new(report.cpus),
+        host: LimitedHost::new(report.cpus),
         limit,
         duration_us: recording.duration_us,
         service: recording.service,
@@ -305,7 +305,7 @@ impl Known {
         &self,
         pool: Option<&str>,
         objective_ms: Option<f64>,
-    ) -> anyhow::Result<Question<'_>> {
+    ) -> anyhow::Result<AdviceInput<'_>> {
         let pools = &self.service.pools;
         let names = || {
             let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -315,7 +315,8 @@ impl Known {
             throttle::Work::Recorded(jobs) => jobs.len() as f64,
             described => jobs_per_s(described),
         };
-        let is_runtimes = |pool: &throttle::Pool| throttle::RuntimePool::of(&pool.name).is_some();
+        let is_runtimes =
+            |pool: &throttle::ThreadPool| throttle::RuntimePool::of(&pool.name).is_some();
         let index = match pool {
             Some(name) => pools
                 .iter()
@@ -331,7 +332,7 @@ impl Known {
                 })
                 .context("no thread of the group did anything: is it under load?")?,
         };
-        Ok(Question {
+        Ok(AdviceInput {
             service: &self.service,
             duration_us: self.duration_us,
             latencies_us: self.latencies_us.get(index).map_or(&[], Vec::as_slice),
@@ -364,7 +365,7 @@ fn has_demands(work: &throttle::Work) -> bool {
     }
 }
 
-fn text(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
+fn text(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> String {
     if advice.unreliable.is_some() && !is_all {
         return findings(advice, question, is_all).join("\n") + "\n";
     }
@@ -387,7 +388,7 @@ fn text(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
 }
 
 /// The same as a page, with the model's histograms.
-fn html(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
+fn html(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> String {
     let mut html = page::paragraphs(&findings(advice, question, is_all));
     if advice.unreliable.is_some() && !is_all {
         return html;
@@ -415,7 +416,7 @@ fn html(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
 }
 
 /// What it comes to, a sentence each.
-fn findings(advice: &Advice, question: &Question<'_>, is_all: bool) -> Vec<String> {
+fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &advice.pool;
     let is_off = advice.unreliable.is_some();
@@ -512,7 +513,7 @@ const OF_TODAYS: &str = "p99 is of all jobs together; \"of today's\" is the geom
 /// out, unless all are asked for.
 fn rows_of(
     advice: &Advice,
-    question: &Question<'_>,
+    question: &AdviceInput<'_>,
     is_all: bool,
 ) -> impl Iterator<Item = Vec<String>> {
     let verb = if advice.unreliable.is_some() {
@@ -533,7 +534,7 @@ fn rows_of(
                 .map(|lower| ("could be given back: ", lower)),
         )
         .collect();
-    let settings: Vec<&Setting> = named.iter().map(|(_, of)| &of.setting).collect();
+    let settings: Vec<&CandidateSetting> = named.iter().map(|(_, of)| &of.setting).collect();
     let others = advice
         .tried
         .iter()
@@ -557,7 +558,7 @@ const SHARDING: &str =
     "The whole load in shards, each with the most that it takes within the objective (no headroom)";
 const SHARDING_HEAD: [&str; 4] = ["each", "shards", "cores in all", "load of each"];
 
-fn sharding_rows(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
+fn sharding_rows(advice: &Advice, question: &AdviceInput<'_>) -> impl Iterator<Item = Vec<String>> {
     advice.sharding.iter().map(|sharding| {
         let each = sharding.each.load_within_objective.unwrap_or(0.0);
         vec![

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use host::{CpuQuota, HostError, Journal, Knob, Roots};
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 use rustix::io::Errno;
 use serde::Serialize;
 use tuner::process::Interrupt;
@@ -18,8 +18,8 @@ use super::shell::shell;
 use super::target::{Watched, ensure_own_limit, group_of};
 use super::watch;
 
-use crate::done::Done;
-use crate::output::{message, whole};
+use crate::done::CommandOutcome;
+use crate::output::{error_chain, message};
 
 const CONFIDENCE: f64 = 0.95;
 /// After a change of the limit, so long is not counted: what queued up under the other one drains.
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     check(arguments)?;
     crate::output::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
@@ -168,17 +168,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     // Also after an error: whatever was not promoted goes back.
     if !journal.restore(&roots, false)?.is_complete() {
         if let Err(error) = report {
-            message(&format!("slackline: {}", whole(&error)));
+            message(&format!("slackline: {}", error_chain(&error)));
         }
         message("The limit could not be put back: slackline restore says what is left.");
-        return Ok(Done::RestoreFailed);
+        return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(signal) = stopped {
         message(&format!(
             "Stopped; the present limit is back: {}.",
             quota_text(&before)
         ));
-        return Ok(Done::Signal(signal));
+        return Ok(CommandOutcome::Signal(signal));
     }
     let report = report?;
     crate::output::publish(
@@ -188,9 +188,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         "Everything",
     )?;
     Ok(if report.is_kept {
-        Done::Positive
+        CommandOutcome::Positive
     } else {
-        Done::Negative
+        CommandOutcome::Negative
     })
 }
 
@@ -426,7 +426,7 @@ fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Resul
         }
     })?;
     *pool = Some(chosen.name.clone());
-    let p99_us = latency_stats::quantile(latencies_us, throttle::advice::QUANTILE)
+    let p99_us = paired_stats::quantile(latencies_us, throttle::advice::QUANTILE)
         .with_context(|| format!("no job of {} ended within a block", chosen.name))?;
     Ok(p99_us / 1000.0)
 }

@@ -1,10 +1,10 @@
-//! A watch of one group: the scheduler's tracepoints, given to [`throttle::Schedule`].
+//! A watch of one group: the scheduler's tracepoints, given to [`throttle::SchedTrace`].
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use host::{CgroupReader, CgroupSample, CpuTimes, HostError, Roots};
-use throttle::{Counters, Schedule};
+use throttle::{BandwidthCounters, SchedTrace};
 
 use super::tracepoints::{Tracepoints, monotonic_ns};
 
@@ -18,13 +18,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was seen, and what was missed.
 pub(crate) struct Collected {
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: SchedTrace,
     /// The end of the watch, on the schedule's clock.
     pub(crate) end_ns: u64,
     /// Events that the kernel had no room for.
     pub(crate) lost: u64,
     /// What the limited group's counters advanced by meanwhile, where they can be read.
-    pub(crate) counters: Option<Counters>,
+    pub(crate) counters: Option<BandwidthCounters>,
 }
 
 /// What is kept of each job.
@@ -61,8 +61,8 @@ pub(crate) fn collect(
     let start_ns = monotonic_ns();
     let mut seen = Collected {
         schedule: match jobs {
-            Jobs::Summed => Schedule::new(start_ns),
-            Jobs::Recorded => Schedule::recorder(start_ns),
+            Jobs::Summed => SchedTrace::new(start_ns),
+            Jobs::Recorded => SchedTrace::recorder(start_ns),
         },
         end_ns: start_ns,
         lost: 0,
@@ -99,7 +99,7 @@ pub(crate) fn collect(
 }
 
 /// Takes in the threads that are in the group now; those that are no longer.
-fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<Vec<u32>, HostError> {
+fn look(roots: &Roots, group: &str, schedule: &mut SchedTrace) -> Result<Vec<u32>, HostError> {
     let threads: HashSet<u32> = host::threads_below(roots, group)?.into_iter().collect();
     let gone = schedule.threads().filter(|known| !threads.contains(known));
     let gone = gone.collect();
@@ -133,14 +133,14 @@ struct Sample {
 
 /// What the counters advanced by; one that went backwards (a group made anew) counts as not having
 /// moved.
-fn difference(before: &Sample, after: &Sample) -> Counters {
+fn difference(before: &Sample, after: &Sample) -> BandwidthCounters {
     let used_s = |before: Option<CpuTimes>, after: Option<CpuTimes>| {
         let (before, after) = before.zip(after)?;
         Some((after.total_s() - before.total_s()).max(0.0))
     };
     let group_cpu_s = used_s(before.own, after.own);
     let (before, after) = (&before.limited, &after.limited);
-    Counters {
+    BandwidthCounters {
         cpu_s: used_s(before.cpu, after.cpu),
         group_cpu_s,
         periods: after.periods.saturating_sub(before.periods),
@@ -174,9 +174,9 @@ mod tests {
         let (less, more) = (sample(10, 1.0, cpu), sample(30, 1.5, cpu));
         let found = difference(&less, &more);
         assert_eq!((found.periods, found.throttled_periods), (20, 10));
-        let none = Counters {
+        let none = BandwidthCounters {
             cpu_s: Some(0.0),
-            ..Counters::default()
+            ..BandwidthCounters::default()
         };
         assert_eq!(difference(&more, &less), none);
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use host::Roots;
-use throttle::advice::{Advice, Question};
-use throttle::{Pool, RuntimePool};
+use throttle::advice::{Advice, AdviceInput};
+use throttle::{RuntimePool, ThreadPool};
 use tuner::template::literal;
 
 use super::runtimes::words;
@@ -26,7 +26,7 @@ pub(super) struct Load<'a> {
 /// A pool's size as a parameter.
 struct Size<'a> {
     parameter: String,
-    pool: &'a Pool,
+    pool: &'a ThreadPool,
     /// Where the command says it, if it does.
     is_in_command: bool,
 }
@@ -36,7 +36,7 @@ pub(super) fn write(
     path: &Path,
     group: &str,
     advice: &Advice,
-    question: &Question<'_>,
+    question: &AdviceInput<'_>,
     load: &Load<'_>,
 ) -> anyhow::Result<()> {
     let roots = Roots::default();
@@ -101,7 +101,7 @@ fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
 
 /// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a
 /// word that is that number or sets it.
-fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
+fn put(command: &mut Vec<String>, pool: &ThreadPool, parameter: &str) -> bool {
     if let Some(variable) = &pool.set_by {
         let set = ["env".to_owned(), format!("{variable}={{{parameter}}}")];
         command.splice(0..0, set);
@@ -179,7 +179,7 @@ fn identifier(name: &str) -> String {
 fn text(
     group: &str,
     advice: &Advice,
-    question: &Question<'_>,
+    question: &AdviceInput<'_>,
     url: &str,
     rate: f64,
     sizes: &[Size<'_>],

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use ::load::{Bottleneck, Plan, ServiceOnHost};
+use ::load::{Bottleneck, LoadPlan, ServiceOnHost};
 use anyhow::{Context as _, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use host::Roots;
-use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
+use paired_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
 use serde::Serialize;
-use throttle::capacity::{Search, Trial};
+use throttle::capacity::{CapacitySearch, Trial};
 use tuner::parse::Format;
 use tuner::process::Interrupt;
 
 use super::shell::shell;
 use super::target::{Watched, group_of};
 use super::{page, report, watch};
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::load;
-use crate::output::{message, whole};
+use crate::output::{error_chain, message};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;
@@ -137,7 +137,7 @@ struct Report {
     watched_at_per_s: Option<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let positive = |name: &str, value: f64| {
         ensure!(
             value > 0.0 && value.is_finite(),
@@ -166,7 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     if let Err(error) = put(arguments, 0) {
         // Where it fails, there is nothing to put back yet.
-        return interrupt.signal().map(Done::Signal).ok_or(error);
+        return interrupt.signal().map(CommandOutcome::Signal).ok_or(error);
     }
     if let Some(watched) = &arguments.watched {
         // Not earlier: where --before starts the service, there is no group until now. Not later:
@@ -177,24 +177,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     // Also after an error or a signal: the service is left as it was found.
     let put_back = put(arguments, 0);
     let done = match (report, interrupt.signal()) {
-        (_, Some(signal)) => Ok(Done::Signal(signal)),
+        (_, Some(signal)) => Ok(CommandOutcome::Signal(signal)),
         (report, None) => report.and_then(|report| tell(arguments, &report)),
     };
     let Err(error) = put_back else {
         return done;
     };
     if let Err(earlier) = done {
-        message(&format!("slackline: {}", whole(&earlier)));
+        message(&format!("slackline: {}", error_chain(&earlier)));
     }
     message(&format!(
         "The service could not be put back: {}",
-        whole(&error)
+        error_chain(&error)
     ));
-    Ok(Done::RestoreFailed)
+    Ok(CommandOutcome::RestoreFailed)
 }
 
 /// Prints and writes what was found.
-fn tell(arguments: &Arguments, report: &Report) -> anyhow::Result<Done> {
+fn tell(arguments: &Arguments, report: &Report) -> anyhow::Result<CommandOutcome> {
     crate::output::publish(
         arguments.json.as_deref(),
         report,
@@ -208,9 +208,9 @@ fn tell(arguments: &Arguments, report: &Report) -> anyhow::Result<Done> {
         .ratio
         .is_some_and(|ratio| !(ratio.excludes(1.0) && ratio.estimate > 1.0));
     Ok(if is_worse {
-        Done::Negative
+        CommandOutcome::Negative
     } else {
-        Done::Positive
+        CommandOutcome::Positive
     })
 }
 
@@ -236,7 +236,7 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
             // Each search has a grid of rates of its own, so that what the grid rounds off varies
             // like any other error.
             let offset = 2_f64.powf(run as f64 / arguments.runs as f64);
-            let mut search = Search::new(arguments.start * offset, arguments.tolerance);
+            let mut search = CapacitySearch::new(arguments.start * offset, arguments.tolerance);
             while let Some(per_s) = search.next() {
                 let (outcome, held) = undisturbed(arguments, per_s, &search, interrupt)?;
                 message(&format!(
@@ -354,7 +354,7 @@ impl Outcome {
 fn undisturbed(
     arguments: &Arguments,
     per_s: f64,
-    search: &Search,
+    search: &CapacitySearch,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, bool)> {
     let before = search.trials();
@@ -398,7 +398,7 @@ fn trial(
         None => Ok(()),
     };
     if let Some(url) = &arguments.load.url {
-        let plan = Plan {
+        let plan = LoadPlan {
             service: match &arguments.watched {
                 Some(watched) => ServiceOnHost::Group(group_of(&Roots::default(), watched)?),
                 None => ServiceOnHost::Unknown,
@@ -442,7 +442,7 @@ fn trial(
         .replace("{duration_s}", &format!("{}", arguments.step_s));
     let output = match shell(&filled).context("--command") {
         Err(error) if may_give_up && interrupt.signal().is_none() => {
-            message(&whole(&error));
+            message(&error_chain(&error));
             return Ok(Outcome {
                 p99_ms: f64::INFINITY,
                 p99_at_least_ms: f64::INFINITY,

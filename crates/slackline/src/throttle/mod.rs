@@ -21,7 +21,7 @@ pub(crate) use target::{Watched, group_of, process_number};
 
 use std::path::Path;
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     Fleet(fleet::Arguments),
 }
 
-pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
         Command::Advise(arguments) => advise::run(arguments),

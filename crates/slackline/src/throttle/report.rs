@@ -2,7 +2,7 @@
 
 use host::{Roots, TightestQuota};
 use serde::Serialize;
-use throttle::{Counters, Limit, Observed, Verdict};
+use throttle::{BandwidthCounters, Limit, Observed, Verdict};
 
 use super::collect::Collected;
 use super::requests::Latency;
@@ -16,7 +16,7 @@ pub(super) struct Report {
     pub(super) limit: Option<Limit>,
     /// The group that has the limit: itself or an ancestor.
     pub(super) limited_by: Option<String>,
-    pub(super) counters: Option<Counters>,
+    pub(super) counters: Option<BandwidthCounters>,
     pub(super) observed: Observed,
     pub(super) lost_events: u64,
     /// Slackline's own CPU time over the time of the watch.

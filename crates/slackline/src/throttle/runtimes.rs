@@ -58,7 +58,7 @@ fn jvm(roots: &Roots, pid: u32, observed: &Observed, cores: f64) -> Option<Strin
     if !command.first()?.ends_with("java") {
         return None;
     }
-    let collector = |(name, by): (&String, &throttle::ByName)| {
+    let collector = |(name, by): (&String, &throttle::ThreadNameStats)| {
         (name.starts_with("GC Thread") || name.starts_with("ParGC")).then_some(by.threads)
     };
     let threads = observed.names.iter().filter_map(collector).max()?;
@@ -144,7 +144,7 @@ fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
 pub(super) fn size_go_pools(
     roots: &Roots,
     group: &str,
-    pools: &mut [throttle::Pool],
+    pools: &mut [throttle::ThreadPool],
     cores: f64,
     cpus: usize,
 ) {
@@ -172,7 +172,7 @@ pub(super) fn size_go_pools(
 const WORKER_VARIABLES: [&str; 3] = ["WEB_CONCURRENCY", "WORKERS", "NUM_WORKERS"];
 
 /// Says of each pool of processes where its owner sets how many there are.
-pub(super) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::Pool]) {
+pub(super) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::ThreadPool]) {
     let pids = host::processes_below(roots, group).unwrap_or_default();
     for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
         let of_pool = pids.iter().find_map(|pid| {

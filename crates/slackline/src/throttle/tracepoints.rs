@@ -1,8 +1,8 @@
 //! The scheduler's tracepoints of all CPUs, put in order of time.
 
 use host::Roots;
-use perf_events::{Field, Format, Record, Ring, Sample, Tracefs};
-use throttle::{Event, Left};
+use perf_events::{Field, Record, Ring, Tracefs, TracepointFormat, TracepointSample};
+use throttle::{SchedEvent, SwitchOut};
 
 /// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to
 /// run (include/linux/sched.h).
@@ -15,7 +15,7 @@ pub(crate) struct Tracepoints {
     layout: Layout,
     rings: Vec<Ring>,
     /// Read, but not yet handed over.
-    waiting: Vec<(u64, Event)>,
+    waiting: Vec<(u64, SchedEvent)>,
     lost: u64,
 }
 
@@ -51,7 +51,7 @@ impl Tracepoints {
 
     /// Hands over every event up to now, in order of time; the time up to which that is
     /// (CLOCK_MONOTONIC, ns).
-    pub(crate) fn drain(&mut self, mut take: impl FnMut(u64, Event)) -> u64 {
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(u64, SchedEvent)) -> u64 {
         // Whatever happened before now is in the rings; what comes while they are emptied waits for
         // the next time.
         let end_ns = monotonic_ns();
@@ -80,15 +80,15 @@ impl Tracepoints {
 }
 
 struct Layout {
-    switch: Format,
+    switch: TracepointFormat,
     previous: Field,
     state: Field,
     next: Field,
-    wakeup: Format,
+    wakeup: TracepointFormat,
     woken: Field,
-    wakeup_new: Format,
+    wakeup_new: TracepointFormat,
     woken_new: Field,
-    fork: Format,
+    fork: TracepointFormat,
     parent: Field,
     child: Field,
 }
@@ -115,16 +115,16 @@ impl Layout {
         })
     }
 
-    fn event(&self, sample: &Sample<'_>) -> Option<Event> {
+    fn event(&self, sample: &TracepointSample<'_>) -> Option<SchedEvent> {
         let id = sample.id()?;
         let thread = |field: &Field| u32::try_from(field.unsigned(sample.raw)?).ok();
         if id == self.switch.id {
             let left = match self.state.unsigned(sample.raw)? & NOT_RUNNABLE {
-                0 => Left::Runnable,
-                state if state & DEAD != 0 => Left::Dead,
-                _ => Left::Sleeping,
+                0 => SwitchOut::Runnable,
+                state if state & DEAD != 0 => SwitchOut::Dead,
+                _ => SwitchOut::Sleeping,
             };
-            return Some(Event::Switch {
+            return Some(SchedEvent::Switch {
                 cpu: usize::try_from(sample.cpu).ok()?,
                 previous: thread(&self.previous)?,
                 left,
@@ -132,17 +132,17 @@ impl Layout {
             });
         }
         if id == self.wakeup.id {
-            return Some(Event::Wakeup {
+            return Some(SchedEvent::Wakeup {
                 thread: thread(&self.woken)?,
             });
         }
         if id == self.wakeup_new.id {
-            return Some(Event::Wakeup {
+            return Some(SchedEvent::Wakeup {
                 thread: thread(&self.woken_new)?,
             });
         }
         if id == self.fork.id {
-            return Some(Event::Fork {
+            return Some(SchedEvent::Fork {
                 parent: thread(&self.parent)?,
                 child: thread(&self.child)?,
             });

@@ -13,7 +13,7 @@ use super::report::{Report, Watch};
 use super::requests::{OfPort, Requests};
 use super::target::{Watched, group_of, named};
 use super::{live, page, text};
-use crate::done::Done;
+use crate::done::CommandOutcome;
 
 /// A day.
 const LONGEST_S: f64 = 86_400.0;
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let otherwise_s = if arguments.live { LONGEST_S } else { 10.0 };
     let duration_s = arguments.duration_s.unwrap_or(otherwise_s);
     anyhow::ensure!(
@@ -70,8 +70,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         page::write(file, &title, &page::watch(&report))?;
     }
     Ok(match interrupt.signal() {
-        Some(signal) => Done::Signal(signal),
-        None => Done::Positive,
+        Some(signal) => CommandOutcome::Signal(signal),
+        None => CommandOutcome::Positive,
     })
 }
 

@@ -444,7 +444,7 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     server.does(&["pause", &first.to_string()]).with_code(0);
     server.wait_for(first, &["paused"]);
     let in_force = toy.knob();
-    // Its sitting is over, so what it did by itself is in the audit log.
+    // Its session is over, so what it did by itself is in the audit log.
     let path = format!("/audit?experiment={first}");
     let (_, audit) = crate::rollback::ask(&server, "GET", &path, "");
     let is_own = |it: &Value| it["who"] == "slackline" && it["action"] == "promote";

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-use block_load::generator::{Arrivals, Load, Order, run as load};
+use block_load::generator::{AccessPattern, ArrivalProcess, LoadSpec, run as load};
 use block_load::nvme::Nvme;
 
 use crate::toy::{free_port, on_uring, skip};
@@ -412,14 +412,14 @@ fn a_reload_makes_the_file_of_a_new_device() {
 }
 
 /// Reads and writes of so many bytes from `from` on.
-fn blocks(from: u64, duration_ms: u64) -> Load {
-    Load {
-        arrivals: Arrivals::Closed { depth: 48 },
+fn blocks(from: u64, duration_ms: u64) -> LoadSpec {
+    LoadSpec {
+        arrivals: ArrivalProcess::Closed { depth: 48 },
         read_share: 0.5,
         len_bytes: 4096,
         read_area: from..from + (1 << 20),
         write_area: Some(from..from + (1 << 20)),
-        order: Order::Random,
+        order: AccessPattern::Random,
         warm_up: Duration::ZERO,
         duration: Duration::from_millis(duration_ms),
         is_polling: false,

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use block_load::generator::{Arrivals, Load, Order, run as load};
+use block_load::generator::{AccessPattern, ArrivalProcess, LoadSpec, run as load};
 use block_load::nbd::Nbd;
 use http_client::{Client, Url};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -100,15 +100,15 @@ fn a_thousand_tenants_with_ten_thousand_connections_share_alike() {
     let address = ([127, 0, 0, 1], port).into();
     let mut nbd = Nbd::connect_each(address, &connections).unwrap();
     assert_eq!(status()["connections"], connections.len());
-    let all_at_once = Load {
-        arrivals: Arrivals::Closed {
+    let all_at_once = LoadSpec {
+        arrivals: ArrivalProcess::Closed {
             depth: u32::try_from(connections.len()).unwrap(),
         },
         read_share: 1.0,
         len_bytes: 4096,
         read_area: 0..1 << 20,
         write_area: None,
-        order: Order::Random,
+        order: AccessPattern::Random,
         warm_up: Duration::ZERO,
         duration: Duration::from_secs(8),
         is_polling: false,

@@ -1,8 +1,8 @@
 //! The settings that are worth a try.
 
-use super::setting::{Question, Setting};
+use super::setting::{AdviceInput, CandidateSetting};
 use crate::bandwidth::Limit;
-use crate::simulation::Pool;
+use crate::simulation::ThreadPool;
 
 /// Quotas of shards, as multiples of the recommended one.
 const SHARD_QUOTAS: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 4.0];
@@ -14,11 +14,14 @@ const POOL_BUSY_MAX: f64 = 0.8;
 const POOLS_MAX: usize = 3;
 
 /// Every change that is tried by itself.
-pub(super) fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
+pub(super) fn changes(
+    question: &AdviceInput<'_>,
+    today: &CandidateSetting,
+) -> Vec<CandidateSetting> {
     let mut settings = Vec::new();
     let mut limited = |limit: Option<Limit>| {
         if let Some(limit) = limit.filter(|limit| *limit != today.limit) {
-            settings.push(Setting {
+            settings.push(CandidateSetting {
                 limit,
                 ..today.clone()
             });
@@ -39,7 +42,7 @@ pub(super) fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> 
     }
     let cores = crate::rounded(now.in_cores().unwrap_or(1.0).ceil()).max(1);
     let cores = usize::try_from(cores).unwrap_or(usize::MAX);
-    let mut pools: Vec<(f64, &Pool)> = question
+    let mut pools: Vec<(f64, &ThreadPool)> = question
         .service
         .pools
         .iter()
@@ -57,7 +60,7 @@ pub(super) fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> 
             .collect();
         sizes.sort_unstable();
         sizes.dedup();
-        settings.extend(sizes.into_iter().map(|size| Setting {
+        settings.extend(sizes.into_iter().map(|size| CandidateSetting {
             threads: [(pool.name.clone(), size)].into(),
             ..today.clone()
         }));
@@ -90,22 +93,23 @@ fn with_period(limit: &Limit, period_us: u64) -> Option<Limit> {
 /// Shards that are worth a look: of today's setting and of the recommended one, with other quotas
 /// within the host.
 pub(super) fn shard_settings(
-    question: &Question<'_>,
-    today: &Setting,
-    recommended: &Setting,
-) -> Vec<Setting> {
+    question: &AdviceInput<'_>,
+    today: &CandidateSetting,
+    recommended: &CandidateSetting,
+) -> Vec<CandidateSetting> {
     if question.shards.is_none() || question.objective_us.is_none() {
         return Vec::new();
     }
     let with_share = |share: f64| {
         let limit = with_quota(&recommended.limit, share)?;
         let fits = limit.in_cores()? <= question.host.cpus as f64;
-        fits.then(|| Setting {
+        fits.then(|| CandidateSetting {
             limit,
             ..recommended.clone()
         })
     };
-    let mut settings: Vec<Setting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
+    let mut settings: Vec<CandidateSetting> =
+        SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
     if !settings.contains(today) {
         settings.push(today.clone());
     }

@@ -1,11 +1,11 @@
 //! A service simulated under a setting, and what comes of it beside today.
 
-use latency_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, ratio_interval};
 
-use super::setting::{Prediction, Question, Setting};
-use crate::capacity::{Search, Trial};
+use super::setting::{AdviceInput, CandidateSetting, Prediction};
+use crate::capacity::{CapacitySearch, Trial};
 use crate::histogram::Cores;
-use crate::simulation::{Job, Outcome, Pool, Service, Work, simulate};
+use crate::simulation::{Job, LimitedService, SimulationResult, ThreadPool, Work, simulate};
 
 /// The quantile that is predicted and compared.
 pub const QUANTILE: f64 = 0.99;
@@ -21,8 +21,8 @@ const LOAD_TOLERANCE: f64 = 0.05;
 pub const LOAD_MAX: f64 = 32.0;
 
 /// The service in parts that are simulated apart, each with its length in seconds.
-pub(super) fn parts(question: &Question<'_>) -> Vec<(Service, f64)> {
-    let is_recorded = |pool: &Pool| matches!(pool.work, Work::Recorded(_));
+pub(super) fn parts(question: &AdviceInput<'_>) -> Vec<(LimitedService, f64)> {
+    let is_recorded = |pool: &ThreadPool| matches!(pool.work, Work::Recorded(_));
     if !question.service.pools.iter().any(is_recorded) {
         return vec![(question.service.clone(), RUN_S); RUNS];
     }
@@ -43,7 +43,7 @@ pub(super) fn parts(question: &Question<'_>) -> Vec<(Service, f64)> {
         .collect()
 }
 
-fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
+fn with_jobs(service: &LimitedService, of: impl Fn(&[Job]) -> Vec<Job>) -> LimitedService {
     let mut service = service.clone();
     for pool in &mut service.pools {
         if let Work::Recorded(jobs) = &mut pool.work {
@@ -54,10 +54,10 @@ fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
 }
 
 pub(super) fn run(
-    question: &Question<'_>,
-    parts: &[(Service, f64)],
-    setting: &Setting,
-) -> Vec<Outcome> {
+    question: &AdviceInput<'_>,
+    parts: &[(LimitedService, f64)],
+    setting: &CandidateSetting,
+) -> Vec<SimulationResult> {
     let simulated = |part: usize| {
         let (service, length_s) = &parts[part];
         let mut service = loaded(service, setting.load, 1e6 * length_s);
@@ -85,7 +85,7 @@ pub(super) fn run(
 
 /// The service under a multiple of its load: of recorded jobs, copies that come a part of the
 /// recording later.
-fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
+fn loaded(service: &LimitedService, load: f64, length_us: f64) -> LimitedService {
     if load == 1.0 {
         return service.clone();
     }
@@ -123,10 +123,10 @@ fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
 }
 
 pub(super) fn prediction(
-    question: &Question<'_>,
-    setting: Setting,
-    outcomes: &[Outcome],
-    today: &[Outcome],
+    question: &AdviceInput<'_>,
+    setting: CandidateSetting,
+    outcomes: &[SimulationResult],
+    today: &[SimulationResult],
 ) -> Prediction {
     let (throttled, periods) = outcomes
         .iter()
@@ -158,20 +158,24 @@ pub(super) fn prediction(
     }
 }
 
-fn latencies_us(pool: usize, outcomes: &[Outcome]) -> impl Iterator<Item = &f64> {
+fn latencies_us(pool: usize, outcomes: &[SimulationResult]) -> impl Iterator<Item = &f64> {
     outcomes
         .iter()
         .filter_map(move |outcome| outcome.latencies_us.get(pool))
         .flatten()
 }
 
-fn p99_us(pool: usize, outcomes: &[Outcome]) -> f64 {
+fn p99_us(pool: usize, outcomes: &[SimulationResult]) -> f64 {
     let all: Vec<f64> = latencies_us(pool, outcomes).copied().collect();
     // No job ended at all: nothing is worse.
-    latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
+    paired_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
 }
 
-fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Option<Interval> {
+fn ratio(
+    question: &AdviceInput<'_>,
+    outcomes: &[SimulationResult],
+    today: &[SimulationResult],
+) -> Option<Interval> {
     let pairs: Option<Vec<Pair>> = outcomes
         .iter()
         .zip(today)
@@ -187,8 +191,11 @@ fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Op
 
 /// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so
 /// the interval is that of the model's parts.
-pub(super) fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
-    let recorded = latency_stats::quantile(question.latencies_us, QUANTILE)?;
+pub(super) fn model_error(
+    question: &AdviceInput<'_>,
+    today: &[SimulationResult],
+) -> Option<Interval> {
+    let recorded = paired_stats::quantile(question.latencies_us, QUANTILE)?;
     let pairs: Option<Vec<Pair>> = today
         .iter()
         .map(|outcome| {
@@ -207,17 +214,17 @@ pub(super) fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<
 
 /// The most load, as a multiple of today's, that is carried on and on with the objective kept.
 pub(super) fn load_within(
-    question: &Question<'_>,
-    parts: &[(Service, f64)],
-    setting: &Setting,
+    question: &AdviceInput<'_>,
+    parts: &[(LimitedService, f64)],
+    setting: &CandidateSetting,
 ) -> Option<f64> {
     let objective_us = question.objective_us?;
-    let mut search = Search::new(1.0, LOAD_TOLERANCE);
+    let mut search = CapacitySearch::new(1.0, LOAD_TOLERANCE);
     while let Some(load) = search.next().filter(|load| *load <= LOAD_MAX) {
         let outcomes = run(
             question,
             parts,
-            &Setting {
+            &CandidateSetting {
                 load,
                 ..setting.clone()
             },
@@ -230,7 +237,7 @@ pub(super) fn load_within(
             .filter(|since_us| **since_us > objective_us);
         let ended = latencies_us(question.pool, &outcomes);
         let all: Vec<f64> = ended.chain(late).copied().collect();
-        let p99_us = latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY);
+        let p99_us = paired_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY);
         let held = p99_us <= objective_us && !is_overloaded(question, setting, load);
         // A simulation needs no second opinion.
         search.take(held);
@@ -244,7 +251,7 @@ pub(super) fn load_within(
 /// Whether the timed pool falls behind for good, which a short run shows late where the objective
 /// is long: it has no fewer jobs than its threads, or what others leave of the CPUs and the quota,
 /// can do.
-fn is_overloaded(question: &Question<'_>, setting: &Setting, load: f64) -> bool {
+fn is_overloaded(question: &AdviceInput<'_>, setting: &CandidateSetting, load: f64) -> bool {
     let pools = question.service.pools.iter().enumerate();
     let wanted = pools.map(|(index, pool)| {
         let cores = load * pool.work.mean_cores(question.duration_us / 1e6);

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use latency_stats::Interval;
+use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
 use crate::histogram::Cores;
 use crate::runtime::RuntimePool;
-use crate::simulation::{Host, Service};
+use crate::simulation::{LimitedHost, LimitedService};
 
 /// Limit, pool sizes and load under which a service is simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct CandidateSetting {
     /// The limit.
     pub limit: Limit,
     /// Threads of the pools that are not as they are today, by name.
@@ -25,7 +25,7 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The setting.
-    pub setting: Setting,
+    pub setting: CandidateSetting,
     /// The 99th percentile of a job's time from waking to sleeping, over all runs.
     pub p99_us: f64,
     /// The 99th percentiles of all pools' jobs, by name: a smaller pool takes longer for what it
@@ -44,15 +44,15 @@ pub struct Prediction {
 
 /// A service with what is known of it.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct AdviceInput<'a> {
     /// Its jobs.
-    pub service: &'a Service,
+    pub service: &'a LimitedService,
     /// How long they were recorded, for recorded ones.
     pub duration_us: f64,
     /// How long each of the timed pool's recorded jobs took in truth.
     pub latencies_us: &'a [f64],
     /// Where it runs.
-    pub host: Host,
+    pub host: LimitedHost,
     /// Its limit today.
     pub limit: Limit,
     /// The pool whose jobs are timed: an index into the service's pools.
@@ -63,10 +63,10 @@ pub struct Question<'a> {
     pub shards: Option<usize>,
 }
 
-impl Setting {
+impl CandidateSetting {
     /// What it changes, in words, with today's values.
     #[must_use]
-    pub fn changes(&self, question: &Question<'_>) -> String {
+    pub fn changes(&self, question: &AdviceInput<'_>) -> String {
         let mut parts = Vec::new();
         for (name, threads) in &self.threads {
             let now = question

@@ -2,7 +2,7 @@
 
 /// How a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SwitchOut {
     /// It still wants to run: it was preempted, or throttled.
     Runnable,
     /// It waits for something else.
@@ -13,7 +13,7 @@ pub enum Left {
 
 /// Something that the scheduler did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SchedEvent {
     /// A CPU changed from one thread to another; thread 0 is idleness.
     Switch {
         /// The CPU.
@@ -21,7 +21,7 @@ pub enum Event {
         /// Who ran.
         previous: u32,
         /// How it left.
-        left: Left,
+        left: SwitchOut,
         /// Who runs now.
         next: u32,
     },

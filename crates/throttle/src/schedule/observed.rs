@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Cores;
-use crate::simulation::Service;
+use crate::simulation::LimitedService;
 
 /// What threads of one name did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ByName {
+pub struct ThreadNameStats {
     /// The most threads of this name at one time.
     pub threads: usize,
     /// Processes that these threads belong to, as far as they are known; at the end.
@@ -32,7 +32,7 @@ pub struct ByName {
     pub woken_at_once_max: usize,
 }
 
-impl ByName {
+impl ThreadNameStats {
     /// A pool may be of processes, as cluster workers, PHP-FPM's children and PostgreSQL's backends
     /// are.
     #[must_use]
@@ -91,7 +91,7 @@ pub struct Observed {
     /// state machine bugs). Such a stretch is not counted.
     pub gaps: u64,
     /// By thread name.
-    pub names: HashMap<String, ByName>,
+    pub names: HashMap<String, ThreadNameStats>,
 }
 
 /// The jobs of the threads that were watched, as [`simulate`](crate::simulate) takes them, and how
@@ -104,7 +104,7 @@ pub struct Recording {
     #[serde(default)]
     pub duration_us: f64,
     /// A pool for each thread name, the one that used most CPU time first.
-    pub service: Service,
+    pub service: LimitedService,
     /// For each pool, the time from waking to sleeping again of each job that ended.
     #[serde(default)]
     pub latencies_us: Vec<Vec<f64>>,

@@ -4,14 +4,14 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-fn switch(previous: u32, previous_is_runnable: bool, next: u32) -> Event {
-    Event::Switch {
+fn switch(previous: u32, previous_is_runnable: bool, next: u32) -> SchedEvent {
+    SchedEvent::Switch {
         cpu: 0,
         previous,
         left: if previous_is_runnable {
-            Left::Runnable
+            SwitchOut::Runnable
         } else {
-            Left::Sleeping
+            SwitchOut::Sleeping
         },
         next,
     }
@@ -19,9 +19,9 @@ fn switch(previous: u32, previous_is_runnable: bool, next: u32) -> Event {
 
 #[test]
 fn a_wait_between_wakeup_and_cpu_is_run_queue_delay() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     schedule.add(7, "worker");
-    schedule.take(5 * MS, Event::Wakeup { thread: 7 });
+    schedule.take(5 * MS, SchedEvent::Wakeup { thread: 7 });
     schedule.take(8 * MS, switch(0, false, 7));
     schedule.take(18 * MS, switch(7, false, 0));
     let observed = schedule.finish(40 * MS);
@@ -37,11 +37,11 @@ fn a_wait_between_wakeup_and_cpu_is_run_queue_delay() {
 
 #[test]
 fn preempted_threads_go_on_wanting() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     schedule.add(1, "a");
     schedule.add(2, "a");
     schedule.take(0, switch(0, false, 1));
-    schedule.take(0, Event::Wakeup { thread: 2 });
+    schedule.take(0, SchedEvent::Wakeup { thread: 2 });
     schedule.take(10 * MS, switch(1, true, 2));
     schedule.take(20 * MS, switch(2, false, 1));
     let observed = schedule.finish(30 * MS);
@@ -56,21 +56,21 @@ fn preempted_threads_go_on_wanting() {
 
 #[test]
 fn waits_are_for_others_where_a_cpu_of_the_group_runs_one() {
-    let on = |cpu: usize, previous: u32, next: u32| Event::Switch {
+    let on = |cpu: usize, previous: u32, next: u32| SchedEvent::Switch {
         cpu,
         previous,
-        left: Left::Runnable,
+        left: SwitchOut::Runnable,
         next,
     };
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     (1..=4).for_each(|thread| schedule.add(thread, "a"));
     // Strangers where the group never runs are in nobody's way.
     schedule.take(0, on(7, 0, 90));
     schedule.take(0, on(0, 0, 1));
     // Three wait for each other on CPUs 0 and 1…
     schedule.take(0, on(1, 0, 2));
-    schedule.take(0, Event::Wakeup { thread: 3 });
-    schedule.take(0, Event::Wakeup { thread: 4 });
+    schedule.take(0, SchedEvent::Wakeup { thread: 3 });
+    schedule.take(0, SchedEvent::Wakeup { thread: 4 });
     // …until a stranger takes one of them, for 5 ms, and both, for 2 ms.
     schedule.take(10 * MS, on(0, 1, 91));
     schedule.take(15 * MS, on(1, 2, 92));
@@ -82,10 +82,10 @@ fn waits_are_for_others_where_a_cpu_of_the_group_runs_one() {
 
 #[test]
 fn a_job_lasts_from_waking_to_sleeping() {
-    let mut schedule = Schedule::recorder(0);
+    let mut schedule = SchedTrace::recorder(0);
     schedule.add(7, "worker");
     schedule.add(8, "worker");
-    schedule.take(5 * MS, Event::Wakeup { thread: 7 });
+    schedule.take(5 * MS, SchedEvent::Wakeup { thread: 7 });
     schedule.take(8 * MS, switch(0, false, 7));
     // Preempted in between.
     schedule.take(10 * MS, switch(7, true, 0));
@@ -109,18 +109,18 @@ fn a_job_lasts_from_waking_to_sleeping() {
 
 #[test]
 fn children_belong_to_the_group_and_strangers_do_not() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     schedule.add(1, "a");
     schedule.take(
         0,
-        Event::Fork {
+        SchedEvent::Fork {
             parent: 1,
             child: 2,
         },
     );
     schedule.take(
         0,
-        Event::Fork {
+        SchedEvent::Fork {
             parent: 9,
             child: 10,
         },
@@ -138,14 +138,14 @@ fn children_belong_to_the_group_and_strangers_do_not() {
 
 #[test]
 fn threads_that_come_and_go_are_as_many_as_there_were_at_once() {
-    let fork = |child| Event::Fork { parent: 1, child };
-    let exit = |previous| Event::Switch {
+    let fork = |child| SchedEvent::Fork { parent: 1, child };
+    let exit = |previous| SchedEvent::Switch {
         cpu: 0,
         previous,
-        left: Left::Dead,
+        left: SwitchOut::Dead,
         next: 0,
     };
-    let mut schedule = Schedule::recorder(0);
+    let mut schedule = SchedTrace::recorder(0);
     schedule.add(1, "a");
     // Always two at a time; numbers are used again.
     for number in 0..100 {
@@ -168,11 +168,11 @@ fn threads_that_come_and_go_are_as_many_as_there_were_at_once() {
 
 #[test]
 fn what_leaves_the_group_counts_until_then() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     (1..=3).for_each(|thread| schedule.add(thread, "a"));
     schedule.take(0, switch(0, false, 1));
-    schedule.take(0, Event::Wakeup { thread: 2 });
-    schedule.take(10 * MS, Event::Wakeup { thread: 9 });
+    schedule.take(0, SchedEvent::Wakeup { thread: 2 });
+    schedule.take(10 * MS, SchedEvent::Wakeup { thread: 9 });
     (1..=3).for_each(|thread| schedule.forget(thread));
     schedule.take(20 * MS, switch(1, true, 2));
     schedule.take(30 * MS, switch(2, false, 0));
@@ -183,14 +183,14 @@ fn what_leaves_the_group_counts_until_then() {
 
 #[test]
 fn a_switch_that_was_not_seen_costs_little() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     schedule.add(1, "a");
     schedule.add(2, "a");
     schedule.take(2 * MS, switch(1, false, 0));
     // The switch to 2, some time in between, is missing.
     schedule.take(5 * MS, switch(2, false, 0));
     // From idleness to 1 is missing, but its wake-up is there.
-    schedule.take(7 * MS, Event::Wakeup { thread: 1 });
+    schedule.take(7 * MS, SchedEvent::Wakeup { thread: 1 });
     schedule.take(8 * MS, switch(1, false, 0));
     let observed = schedule.finish(9 * MS);
     assert_eq!((observed.cpu_us, observed.gaps), (3000.0, 1));
@@ -198,12 +198,12 @@ fn a_switch_that_was_not_seen_costs_little() {
 
 #[test]
 fn ten_thousand_threads_share_a_bounded_number_of_names() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     for thread in 1..=10_000 {
         schedule.add(thread, &format!("worker-{thread}-of-many"));
     }
     for thread in 1..=10_000 {
-        schedule.take(MS, Event::Wakeup { thread });
+        schedule.take(MS, SchedEvent::Wakeup { thread });
     }
     let observed = schedule.finish(2 * MS);
     assert_eq!(observed.runnable_max, 10_000);
@@ -213,7 +213,7 @@ fn ten_thousand_threads_share_a_bounded_number_of_names() {
 
 #[test]
 fn what_ran_before_the_watch_counts_from_its_start() {
-    let mut schedule = Schedule::new(100 * MS);
+    let mut schedule = SchedTrace::new(100 * MS);
     schedule.add(1, "a");
     schedule.take(104 * MS, switch(1, false, 0));
     assert_eq!(schedule.finish(110 * MS).cpu_us, 4000.0);
@@ -231,13 +231,13 @@ fn counts_are_kept_whatever_comes() {
         state % below
     };
     for _ in 0..300 {
-        let mut schedule = Schedule::new(0);
+        let mut schedule = SchedTrace::new(0);
         for step in 0..200 {
             let thread = u32::try_from(draw(8)).unwrap();
             let other = u32::try_from(draw(8)).unwrap();
             let event = match draw(8) {
-                0 => Event::Wakeup { thread },
-                1 => Event::Fork {
+                0 => SchedEvent::Wakeup { thread },
+                1 => SchedEvent::Fork {
                     parent: thread,
                     child: other,
                 },
@@ -249,10 +249,10 @@ fn counts_are_kept_whatever_comes() {
                     schedule.forget(thread);
                     continue;
                 }
-                _ => Event::Switch {
+                _ => SchedEvent::Switch {
                     cpu: usize::try_from(draw(3)).unwrap(),
                     previous: thread,
-                    left: [Left::Runnable, Left::Sleeping, Left::Dead]
+                    left: [SwitchOut::Runnable, SwitchOut::Sleeping, SwitchOut::Dead]
                         [usize::try_from(draw(3)).unwrap()],
                     next: other,
                 },
@@ -286,7 +286,7 @@ fn counts_are_kept_whatever_comes() {
 /// Eight cluster workers of Node.js: each has one busy thread, and seven that sleep.
 #[test]
 fn a_pool_of_processes_is_counted_by_what_is_busy() {
-    let mut schedule = Schedule::new(0);
+    let mut schedule = SchedTrace::new(0);
     for process in 1..=8_u32 {
         for thread in 0..8 {
             let thread = process * 100 + thread;
@@ -299,20 +299,20 @@ fn a_pool_of_processes_is_counted_by_what_is_busy() {
         let busy = process * 100;
         schedule.take(
             now,
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu: 0,
                 previous: 0,
-                left: Left::Runnable,
+                left: SwitchOut::Runnable,
                 next: busy,
             },
         );
         now += 5_000_000;
         schedule.take(
             now,
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu: 0,
                 previous: busy,
-                left: Left::Sleeping,
+                left: SwitchOut::Sleeping,
                 next: 0,
             },
         );
@@ -320,20 +320,20 @@ fn a_pool_of_processes_is_counted_by_what_is_busy() {
         let idle = busy + 1;
         schedule.take(
             now,
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu: 0,
                 previous: 0,
-                left: Left::Runnable,
+                left: SwitchOut::Runnable,
                 next: idle,
             },
         );
         now += 10_000;
         schedule.take(
             now,
-            Event::Switch {
+            SchedEvent::Switch {
                 cpu: 0,
                 previous: idle,
-                left: Left::Sleeping,
+                left: SwitchOut::Sleeping,
                 next: 0,
             },
         );
@@ -346,19 +346,19 @@ fn a_pool_of_processes_is_counted_by_what_is_busy() {
         node.describe("node"),
         "a pool of 8 processes named node (one busy thread each)"
     );
-    let threads = ByName {
+    let threads = ThreadNameStats {
         threads: 40,
         processes: 1,
         busy: 3,
-        ..ByName::default()
+        ..ThreadNameStats::default()
     };
     assert_eq!(threads.describe("w"), "a pool of 40 threads named w");
     // PHP-FPM's children that have nothing to do are of the pool.
-    let children = ByName {
+    let children = ThreadNameStats {
         threads: 50,
         processes: 50,
         busy: 8,
-        ..ByName::default()
+        ..ThreadNameStats::default()
     };
     assert_eq!(children.size(), 50);
 }

@@ -4,9 +4,9 @@ use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 
-use super::rules::Rules;
+use super::rules::ContinuousRules;
 
-impl Rules {
+impl ContinuousRules {
     fn local(&self, now: Timestamp) -> Zoned {
         now.to_zoned(self.time_zone.clone())
     }
@@ -85,8 +85,8 @@ mod tests {
     use crate::continuous::Hours;
     use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec};
 
-    fn rules(hours: &[&str], zone: &str) -> Rules {
-        Rules {
+    fn rules(hours: &[&str], zone: &str) -> ContinuousRules {
+        ContinuousRules {
             objective: ObjectiveSpec {
                 metric: "latency_p99_us".into(),
                 goal: Goal::Minimise,

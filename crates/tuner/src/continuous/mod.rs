@@ -15,7 +15,7 @@
 //!   promoted: refused.
 //!
 //! **Drift** is looked for in each watched metric of the control (the workload) and in the gain, by
-//! a [`latency_stats::DriftTest`] each. With k series, r rounds a day and f =
+//! a [`paired_stats::DriftTest`] each. With k series, r rounds a day and f =
 //! `false_alarms_per_day`, each alarms at k·r/f: all together raise at most f false alarms a day
 //! where rounds of one season are exchangeable.
 //!
@@ -42,19 +42,19 @@ use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
-use latency_stats::DriftTest;
+use paired_stats::DriftTest;
 
 pub use alert::{Alert, ask};
 pub use hours::Hours;
-pub use rules::Rules;
+pub use rules::ContinuousRules;
 pub use run::{Flow, World, run, tune, watch};
 use state::SEARCH_AGAIN_S;
 pub use state::{
-    Acting, Asked, Candidate, Doing, Entry, HostThen, Measured, Promoted, Round, Searching, Seen,
-    State,
+    Acting, AlertCheck, ContinuousPhase, ContinuousState, HistoryEntry, HostThen, Promoted, Round,
+    RoundResult, Searching, Seen, VerifiedCandidate,
 };
 pub use task::{Applied, Task, Tuned};
-pub use view::{Evidence, TestValue, View};
+pub use view::{ContinuousView, Evidence, TestValue};
 
 use crate::figures::{counted, sentence};
 use crate::live::Changed;
@@ -70,7 +70,7 @@ const DRIFT_SD_MIN: f64 = 0.05;
 /// How soon a rollback or promotion that was refused is tried again.
 const AGAIN_S: i64 = 10;
 
-/// As many rounds in a row after which not everything could be put back end the sitting.
+/// As many rounds in a row after which not everything could be put back end the session.
 const UNSETTLED_MAX: usize = 3;
 
 /// A search that leaves nothing in force is repeated every eight days at the least.
@@ -81,7 +81,7 @@ pub const GAIN: &str = "gain";
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ContinuousAction {
     /// Nothing, until then.
     Wait(Timestamp),
     /// One round: this configuration against the control.
@@ -102,41 +102,47 @@ pub enum Action {
     clippy::large_enum_variant,
     reason = "there is one at a time, and it is taken apart at once"
 )]
-pub enum Observation {
-    /// Of [`Action::Watch`].
+pub enum ActionResult {
+    /// Of [`ContinuousAction::Watch`].
     Watched(Seen),
-    /// Of [`Action::AskAlert`].
+    /// Of [`ContinuousAction::AskAlert`].
     Alert(Alert),
-    /// Of [`Action::Tune`].
+    /// Of [`ContinuousAction::Tune`].
     Tuned(Tuned),
-    /// Of [`Action::Promote`] and [`Action::RollBack`]: what was changed, or why nothing was.
+    /// Of [`ContinuousAction::Promote`] and [`ContinuousAction::RollBack`]: what was changed, or
+    /// why nothing was.
     Applied(Applied),
 }
 
 /// The state machine.
 #[derive(Debug)]
-pub struct Controller {
-    rules: Rules,
+pub struct ContinuousController {
+    rules: ContinuousRules,
     control: Configuration,
-    state: State,
+    state: ContinuousState,
     tests: BTreeMap<String, DriftTest>,
     /// Gains of the configuration in force, since its test began.
     gains: Vec<f64>,
-    entries: Vec<Entry>,
+    entries: Vec<HistoryEntry>,
     /// Why its world allows no change at present.
     barred: Option<String>,
 }
 
-impl Controller {
+impl ContinuousController {
     /// A controller that begins with a search.
     #[must_use]
-    pub fn new(rules: Rules, control: Configuration, now: Timestamp) -> Self {
-        Self::resume(rules, control, State::new(now), &[])
+    pub fn new(rules: ContinuousRules, control: Configuration, now: Timestamp) -> Self {
+        Self::resume(rules, control, ContinuousState::new(now), &[])
     }
 
     /// A controller that goes on from what was kept: the state, and every round.
     #[must_use]
-    pub fn resume(rules: Rules, control: Configuration, state: State, rounds: &[Round]) -> Self {
+    pub fn resume(
+        rules: ContinuousRules,
+        control: Configuration,
+        state: ContinuousState,
+        rounds: &[Round],
+    ) -> Self {
         let mut controller = Self {
             tests: BTreeMap::new(),
             gains: Vec::new(),
@@ -161,13 +167,13 @@ impl Controller {
 
     /// The state, to be kept.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ContinuousState {
         &self.state
     }
 
     /// The rules.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &ContinuousRules {
         &self.rules
     }
 
@@ -178,7 +184,7 @@ impl Controller {
     }
 
     /// What has happened since this was last asked, to be kept with the state.
-    pub fn take_entries(&mut self) -> Vec<Entry> {
+    pub fn take_entries(&mut self) -> Vec<HistoryEntry> {
         std::mem::take(&mut self.entries)
     }
 
@@ -190,7 +196,7 @@ impl Controller {
             return;
         }
         self.rolled_back(now, state::BY_HAND, changed);
-        self.state.acting = None;
+        self.state.pending_change = None;
         self.state.breaks = 0;
         self.restart(GAIN);
         self.search_later(now);
@@ -209,7 +215,7 @@ impl Controller {
         self.say_rolled_back(now, how, changed);
         self.state.rollbacks += 1;
         self.state.promoted = None;
-        self.state.strayed = None;
+        self.state.externally_modified = None;
     }
 
     fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
@@ -226,7 +232,7 @@ impl Controller {
 
     /// What the host is like with what was promoted; later ones are compared with the first.
     pub fn settled(&mut self, host: impl FnOnce(&Configuration) -> HostThen) {
-        let (Some(promoted), None) = (&mut self.state.promoted, &self.state.acting) else {
+        let (Some(promoted), None) = (&mut self.state.promoted, &self.state.pending_change) else {
             return;
         };
         match &mut promoted.host {
@@ -246,54 +252,56 @@ impl Controller {
     }
 
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
-    pub fn next(&mut self, now: Timestamp) -> Action {
+    pub fn next(&mut self, now: Timestamp) -> ContinuousAction {
         self.heed_clock(now);
-        if let Some(acting) = &self.state.acting {
+        if let Some(pending_change) = &self.state.pending_change {
             if now < self.state.not_before {
-                return Action::Wait(self.state.not_before);
+                return ContinuousAction::Wait(self.state.not_before);
             }
-            return match acting {
-                Acting::Promote(candidate) => Action::Promote(candidate.configuration.clone()),
-                Acting::RollBack(_) => Action::RollBack,
+            return match pending_change {
+                Acting::Promote(candidate) => {
+                    ContinuousAction::Promote(candidate.configuration.clone())
+                }
+                Acting::RollBack(_) => ContinuousAction::RollBack,
             };
         }
         if now >= self.state.next_round {
             let promoted = self.state.promoted.as_ref();
             let configuration = promoted.map_or(&self.control, |promoted| &promoted.configuration);
-            return Action::Watch(configuration.clone());
+            return ContinuousAction::Watch(configuration.clone());
         }
-        if self.state.strayed.is_some() {
+        if self.state.externally_modified.is_some() {
             // A search would measure, and a promotion overwrite, what somebody else has put there.
-            return Action::Wait(self.state.next_round);
+            return ContinuousAction::Wait(self.state.next_round);
         }
         if self.state.search_again.is_some_and(|at| now >= at) {
             self.state.search_again = None;
             self.state
-                .due
+                .search_reason
                 .get_or_insert_with(|| "no configuration is promoted; search again".into());
         }
-        if self.state.due.is_none() && self.state.candidate.is_none() {
-            return Action::Wait(self.state.next_round);
+        if self.state.search_reason.is_none() && self.state.candidate.is_none() {
+            return ContinuousAction::Wait(self.state.next_round);
         }
         if now < self.state.not_before {
-            return Action::Wait(self.state.not_before.min(self.state.next_round));
+            return ContinuousAction::Wait(self.state.not_before.min(self.state.next_round));
         }
         let (until, why) = match self.gate(now) {
-            Gate::Ask => return Action::AskAlert,
+            Gate::Ask => return ContinuousAction::AskAlert,
             Gate::Shut(until, why) => (until, why),
             Gate::Open => {
                 self.hold(now, None);
                 if let Some(candidate) = self.state.candidate.take() {
                     let configuration = candidate.configuration.clone();
                     self.state.changes.push(now);
-                    self.state.acting = Some(Acting::Promote(candidate));
-                    return Action::Promote(configuration);
+                    self.state.pending_change = Some(Acting::Promote(candidate));
+                    return ContinuousAction::Promote(configuration);
                 }
-                return Action::Tune(self.begin_search(now));
+                return ContinuousAction::Tune(self.begin_search(now));
             }
         };
         self.hold(now, Some(why));
-        Action::Wait(until.min(self.state.next_round))
+        ContinuousAction::Wait(until.min(self.state.next_round))
     }
 
     /// A clock that was ahead and has been set right makes nothing wait longer than it ever has to.
@@ -304,7 +312,7 @@ impl Controller {
         state.not_before = state.not_before.min(after(now, again_s));
         let latest = after(now, state.search_again_after_s);
         state.search_again = state.search_again.map(|at| at.min(latest));
-        state.asked.take_if(|asked| asked.at > now);
+        state.alert_check.take_if(|asked| asked.at > now);
         // They were made, and count for the budget of the day on which that is found.
         for at in &mut state.changes {
             *at = now.min(*at);
@@ -312,18 +320,20 @@ impl Controller {
     }
 
     /// Takes what came of the last action.
-    pub fn observe(&mut self, now: Timestamp, observation: Observation) -> Option<Round> {
+    pub fn observe(&mut self, now: Timestamp, observation: ActionResult) -> Option<Round> {
         match observation {
-            Observation::Watched(seen) => return Some(self.watched(now, seen)),
-            Observation::Alert(alert) => self.state.asked = Some(Asked { at: now, alert }),
-            Observation::Tuned(tuned) => self.tuned(now, tuned),
-            Observation::Applied(applied) => self.applied(now, applied),
+            ActionResult::Watched(seen) => return Some(self.watched(now, seen)),
+            ActionResult::Alert(alert) => {
+                self.state.alert_check = Some(AlertCheck { at: now, alert })
+            }
+            ActionResult::Tuned(tuned) => self.tuned(now, tuned),
+            ActionResult::Applied(applied) => self.applied(now, applied),
         }
         None
     }
 
     fn say(&mut self, at: Timestamp, kind: &str, text: impl Into<String>) {
-        self.entries.push(Entry {
+        self.entries.push(HistoryEntry {
             at,
             kind: kind.to_owned(),
             text: sentence(&text.into()),
@@ -332,11 +342,11 @@ impl Controller {
 
     /// Says once why a change waits, and once that it does not any more.
     fn hold(&mut self, now: Timestamp, why: Option<String>) {
-        if self.state.held != why {
+        if self.state.blocked_by != why {
             if let Some(why) = &why {
                 self.say(now, "held", state::held(why));
             }
-            self.state.held = why;
+            self.state.blocked_by = why;
         }
     }
 
@@ -380,7 +390,7 @@ impl Controller {
             return Gate::Open;
         }
         let fresh_s = ALERT_FRESH_S.min(self.rules.round_every_s);
-        match &self.state.asked {
+        match &self.state.alert_check {
             Some(asked) if now < after(asked.at, fresh_s) => match &asked.alert {
                 Alert::Quiet => Gate::Open,
                 alert => Gate::Shut(after(asked.at, fresh_s), alert.to_string()),
@@ -391,7 +401,7 @@ impl Controller {
 
     fn begin_search(&mut self, now: Timestamp) -> Task {
         if self.state.searching.is_none() {
-            let reason = self.state.due.clone().unwrap_or_default();
+            let reason = self.state.search_reason.clone().unwrap_or_default();
             self.say(now, "search", format!("a search begins: {reason}"));
             self.state.searching = Some(Searching {
                 since: now,
@@ -430,7 +440,7 @@ impl Controller {
         self.state.searching = None;
         self.state.breaks = 0;
         self.state.not_before = now;
-        self.state.acting = Some(Acting::RollBack(reason));
+        self.state.pending_change = Some(Acting::RollBack(reason));
     }
 
     fn tuned(&mut self, now: Timestamp, tuned: Tuned) {
@@ -467,7 +477,7 @@ impl Controller {
             } => {
                 self.state.evaluated = evaluated;
                 self.state.searching = None;
-                self.state.due = None;
+                self.state.search_reason = None;
                 self.say(now, "search", sentence);
                 let in_force = self.state.promoted.as_ref().map(|it| &it.configuration);
                 match winner {
@@ -489,10 +499,10 @@ impl Controller {
     }
 
     fn applied(&mut self, now: Timestamp, applied: Applied) {
-        let Some(acting) = self.state.acting.take() else {
+        let Some(pending_change) = self.state.pending_change.take() else {
             return;
         };
-        match (acting, applied) {
+        match (pending_change, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = score_text(candidate.gain, &self.rules.objective);
                 let done = changed.done.sentences().join(" ");
@@ -515,7 +525,7 @@ impl Controller {
                 self.rolled_back(now, how, &changed);
                 if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
                     self.state
-                        .due
+                        .search_reason
                         .get_or_insert(format!("rolled back: {reason}"));
                 } else {
                     self.search_later(now);
@@ -530,13 +540,13 @@ impl Controller {
                 }
                 return;
             }
-            (acting @ Acting::RollBack(_), Err(reason)) => {
+            (pending_change @ Acting::RollBack(_), Err(reason)) => {
                 self.say(
                     now,
                     "refused",
                     format!("the rollback was refused: {reason}. Slackline tries again"),
                 );
-                self.state.acting = Some(acting);
+                self.state.pending_change = Some(pending_change);
                 self.state.not_before = after(now, AGAIN_S as f64);
                 return;
             }

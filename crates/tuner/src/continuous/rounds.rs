@@ -1,10 +1,10 @@
 //! What a round shows: a constraint that is broken, a service that cannot be measured, a drift.
 
 use jiff::Timestamp;
-use latency_stats::{DriftTest, mean_interval};
+use paired_stats::{DriftTest, mean_interval};
 
 use super::state::{Round, Seen};
-use super::{AGAIN_S, Controller, DRIFT_SD_MIN, GAIN, UNSETTLED_MAX, after};
+use super::{AGAIN_S, ContinuousController, DRIFT_SD_MIN, GAIN, UNSETTLED_MAX, after};
 use crate::figures::significant;
 use crate::ledger::Drift;
 use crate::report::score_text;
@@ -12,7 +12,7 @@ use crate::report::score_text;
 /// The rounds that are looked at to say how large a change was.
 const RECENT_MAX: usize = 8;
 
-impl Controller {
+impl ContinuousController {
     pub(super) fn watched(&mut self, now: Timestamp, seen: Seen) -> Round {
         self.state.rounds += 1;
         let mut round = Round {
@@ -29,8 +29,8 @@ impl Controller {
         if !matches!(round.seen, Seen::Unsettled(_)) {
             self.state.unsettled = 0;
         }
-        if !matches!(round.seen, Seen::Strayed(_)) {
-            self.state.strayed = None;
+        if !matches!(round.seen, Seen::ExternallyModified(_)) {
+            self.state.externally_modified = None;
         }
         match &round.seen {
             Seen::Measured(measured) => {
@@ -63,14 +63,14 @@ impl Controller {
                 let row = format!("{} of {UNSETTLED_MAX} in a row", self.state.unsettled);
                 self.say(now, "unmeasured", format!("not measured: {reason} ({row})"));
             }
-            Seen::Strayed(what) => {
+            Seen::ExternallyModified(what) => {
                 self.state.unmeasured += 1;
-                if self.state.strayed.as_ref() != Some(what) {
+                if self.state.externally_modified.as_ref() != Some(what) {
                     let then =
                         "Restore it, or roll back. Until then no round, search or promotion begins";
                     let text = format!("changed outside Slackline: {what}. {then}");
                     self.say(now, "changed", text);
-                    self.state.strayed = Some(what.clone());
+                    self.state.externally_modified = Some(what.clone());
                 }
             }
             Seen::PutBack(what) => {
@@ -160,7 +160,7 @@ impl Controller {
 
     /// A test has raised an alarm.
     fn drifted(&mut self, now: Timestamp, series: &str) {
-        if self.state.acting.is_some() {
+        if self.state.pending_change.is_some() {
             self.restart(series);
             return;
         }
@@ -197,7 +197,7 @@ impl Controller {
         // What is verified now was measured before.
         self.state.candidate = None;
         self.state.searching = None;
-        self.state.due = Some(text);
+        self.state.search_reason = Some(text);
         self.restart(series);
     }
 

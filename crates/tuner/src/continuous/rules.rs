@@ -7,7 +7,7 @@ use crate::spec::{AlertSpec, ObjectiveSpec};
 
 /// What a specification says of `mode = "continuous"`.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct ContinuousRules {
     /// What a gain is a change of.
     pub objective: ObjectiveSpec,
     /// Seconds between the beginnings of two rounds.

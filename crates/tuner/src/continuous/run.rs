@@ -1,20 +1,23 @@
-//! The loop that carries out what a [`Controller`] says, in a [`World`].
+//! The loop that carries out what a [`ContinuousController`] says, in a [`World`].
 
 use bayes_opt::Configuration;
 use jiff::Timestamp;
-use latency_stats::Pair;
+use paired_stats::Pair;
 
-use super::state::Measured;
+use super::state::RoundResult;
 use super::task::{Applied, Task, Tuned};
-use super::{Acting, Action, Alert, Candidate, Controller, Observation, Round, Seen, after};
+use super::{
+    Acting, ActionResult, Alert, ContinuousAction, ContinuousController, Round, Seen,
+    VerifiedCandidate, after,
+};
 use crate::assignment::evaluate_to_end;
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Evaluation, Measurement, Rules};
+use crate::evaluation::{Block, Evaluation, EvaluationRules, Measurement};
 use crate::experiment;
 use crate::ledger::Ledger;
 use crate::report::{ArmResult, Finding, Report};
-use crate::spec::{AlertSpec, CheckedSpec, Limit};
+use crate::spec::{AlertSpec, CheckedSpec, ConstraintLimit};
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub trait World {
     /// [`TunerError::Ledger`]: the loop ends, with everything restored.
     fn keep(
         &mut self,
-        controller: &mut Controller,
+        controller: &mut ContinuousController,
         round: Option<&Round>,
     ) -> Result<(), TunerError>;
 
@@ -91,13 +94,13 @@ pub trait World {
 ///
 /// # Errors
 /// Those of the world.
-pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), TunerError> {
+pub fn run(controller: &mut ContinuousController, world: &mut dyn World) -> Result<(), TunerError> {
     let mut barred = None;
     loop {
         controller.bar(world.bars_change()?);
         let now = world.now();
         let action = controller.next(now);
-        if let Action::Promote(_) = &action {
+        if let ContinuousAction::Promote(_) = &action {
             let why = world.bars_promotion()?;
             if let Some(why) = &why {
                 controller.put_off(now, why, barred.as_ref() != Some(why));
@@ -108,7 +111,7 @@ pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), Tun
             }
         }
         let observation = match &action {
-            Action::Wait(until) => {
+            ContinuousAction::Wait(until) => {
                 // There may be words about why.
                 world.keep(controller, None)?;
                 if world.wait(*until) == Flow::End {
@@ -116,29 +119,29 @@ pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), Tun
                 }
                 continue;
             }
-            Action::AskAlert => match controller.rules().alert.clone() {
-                Some(alert) => Observation::Alert(world.alert(&alert)),
-                None => Observation::Alert(Alert::Quiet),
+            ContinuousAction::AskAlert => match controller.rules().alert.clone() {
+                Some(alert) => ActionResult::Alert(world.alert(&alert)),
+                None => ActionResult::Alert(Alert::Quiet),
             },
-            Action::Watch(configuration) => match world.watch(configuration)? {
-                Some(seen) => Observation::Watched(seen),
+            ContinuousAction::Watch(configuration) => match world.watch(configuration)? {
+                Some(seen) => ActionResult::Watched(seen),
                 None => return Ok(()),
             },
-            Action::Tune(task) => {
+            ContinuousAction::Tune(task) => {
                 world.keep(controller, None)?;
                 match world.tune(task)? {
-                    Some(tuned) => Observation::Tuned(tuned),
+                    Some(tuned) => ActionResult::Tuned(tuned),
                     None => return Ok(()),
                 }
             }
-            Action::Promote(_) | Action::RollBack => {
+            ContinuousAction::Promote(_) | ContinuousAction::RollBack => {
                 world.keep(controller, None)?;
                 let configuration = match &action {
-                    Action::Promote(configuration) => Some(configuration),
+                    ContinuousAction::Promote(configuration) => Some(configuration),
                     _ => None,
                 };
                 match world.apply(configuration)? {
-                    Some(applied) => Observation::Applied(applied),
+                    Some(applied) => ActionResult::Applied(applied),
                     None => return Ok(()),
                 }
             }
@@ -158,10 +161,10 @@ pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), Tun
     }
 }
 
-impl Controller {
+impl ContinuousController {
     /// What was to be promoted waits until after the next round; that is said once.
     fn put_off(&mut self, now: Timestamp, why: &str, is_new: bool) {
-        let Some(Acting::Promote(candidate)) = self.state.acting.take() else {
+        let Some(Acting::Promote(candidate)) = self.state.pending_change.take() else {
             return;
         };
         self.state.candidate = Some(candidate);
@@ -170,7 +173,7 @@ impl Controller {
         if is_new {
             self.say(now, "held", super::state::held(why));
         }
-        self.state.held = Some(why.to_owned());
+        self.state.blocked_by = Some(why.to_owned());
     }
 }
 
@@ -189,7 +192,7 @@ pub fn watch(
         configuration: configuration.clone(),
         ..Arm::default()
     };
-    let evaluation = Evaluation::new(Rules::of_round(spec), None);
+    let evaluation = Evaluation::new(EvaluationRules::of_round(spec), None);
     let (measured, blocks, end) = evaluate_to_end(evaluation, &arm, bench, ledger);
     let unsettled = match end {
         Ok(()) => None,
@@ -213,7 +216,7 @@ fn seen(spec: &CheckedSpec, measurement: &Measurement, blocks: &[Block]) -> Seen
     let rules = spec.continuous.as_ref();
     let metrics = rules.map(|rules| rules.metrics.clone()).unwrap_or_default();
     let of_control = |metric: &str| {
-        let pairs: Vec<Pair> = Rules::pairs(blocks, metric);
+        let pairs: Vec<Pair> = EvaluationRules::pairs(blocks, metric);
         let sum: f64 = pairs.iter().map(|pair| pair.control).sum();
         (!pairs.is_empty()).then(|| sum / pairs.len() as f64)
     };
@@ -230,10 +233,10 @@ fn seen(spec: &CheckedSpec, measurement: &Measurement, blocks: &[Block]) -> Seen
         }
         // A limit of its own may be too much for the control as well.
         let control = match constraint.limit {
-            Limit::Absolute(_) => {
+            ConstraintLimit::Absolute(_) => {
                 of_control(&constraint.metric).map(|value| constraint.excess(value, value))
             }
-            Limit::TimesControl(_) => None,
+            ConstraintLimit::TimesControl(_) => None,
         };
         if control.is_some_and(|control| control > 0.0 && control >= excess) {
             broken_by_both.push(constraint.text.clone());
@@ -241,7 +244,7 @@ fn seen(spec: &CheckedSpec, measurement: &Measurement, blocks: &[Block]) -> Seen
             broken.push(constraint.text.clone());
         }
     }
-    Seen::Measured(Measured {
+    Seen::Measured(RoundResult {
         gain: measurement.score,
         gain_variance: measurement.score_variance,
         workload: metrics
@@ -289,7 +292,7 @@ pub fn tune(
             let sign = spec.objective.goal.sign();
             let is_shown = report.finding == Finding::Improvement;
             let candidate = |arm: &ArmResult| {
-                Some(Candidate {
+                Some(VerifiedCandidate {
                     configuration: arm.configuration.clone(),
                     gain: sign * arm.ratios.get(&spec.objective.name())?.estimate.ln(),
                 })

@@ -1,6 +1,6 @@
-//! A service that does not exist, for months that do not pass: the same [`Controller`], the same
-//! [`run`] and the same search as in the real world, in a [`World`] with a simulated clock and a
-//! seed.
+//! A service that does not exist, for months that do not pass: the same [`ContinuousController`],
+//! the same [`run`] and the same search as in the real world, in a [`World`] with a simulated clock
+//! and a seed.
 //!
 //! The truth is invented: a thread pool and a buffer whose best sizes move with deploys. It shows
 //! how the controller behaves when it is known what happened; it says nothing about any real
@@ -12,11 +12,14 @@ use std::rc::Rc;
 use bayes_opt::Configuration;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Alert, Applied, Controller, Entry, Flow, Round, Seen, State, Task, Tuned, World, run};
+use super::{
+    Alert, Applied, ContinuousController, ContinuousState, Flow, HistoryEntry, Round, Seen, Task,
+    Tuned, World, run,
+};
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
-use crate::ledger::{Event, Kept, Ledger, Wish};
+use crate::ledger::{Ledger, LedgerEvent, ResumeState, RunControl};
 use crate::live::{Changed, Changes};
 use crate::simulation::{Noise, SimulatedService, Truth, number};
 use crate::spec::{AlertSpec, CheckedSpec};
@@ -250,7 +253,7 @@ alert = { prometheus = "http://127.0.0.1:9", query = "ALERTS{alertstate=\"firing
 
 /// One round of the simulation, and what was true then.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct SimulatedRound {
     /// The day.
     pub day: f64,
     /// The true gain of what is in force.
@@ -264,7 +267,7 @@ pub struct Sample {
 }
 
 /// A simulated world.
-pub struct Simulated<'a> {
+pub struct SimulatedWorld<'a> {
     spec: &'a CheckedSpec,
     scenario: &'a Scenario,
     bench: Clocked<'a>,
@@ -273,13 +276,13 @@ pub struct Simulated<'a> {
     first: Option<Configuration>,
     end_s: f64,
     /// The state as it was kept last.
-    pub kept: Option<State>,
+    pub kept: Option<ContinuousState>,
     /// Every round that was kept.
     pub rounds: Vec<Round>,
     /// What happened.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
     /// The truth beside every round.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SimulatedRound>,
     /// Ends the world after it was asked to keep something so many times: a `kill -9`.
     pub killed_after: Option<usize>,
 }
@@ -340,7 +343,7 @@ impl Bench for Clocked<'_> {
 /// What the store is in the real world.
 #[derive(Default)]
 struct Memory {
-    kept: Kept,
+    kept: ResumeState,
     clock_s: Rc<Cell<f64>>,
     until_s: f64,
     budget: crate::spec::BudgetSpec,
@@ -348,32 +351,32 @@ struct Memory {
 }
 
 impl Ledger for Memory {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.kept.clone())
     }
 
-    fn wish(&mut self) -> Result<Wish, TunerError> {
+    fn wish(&mut self) -> Result<RunControl, TunerError> {
         let now_s = self.clock_s.get();
         let fires = self
             .alert
             .as_ref()
             .is_some_and(|alert| alert(now_s / DAY_S) != Alert::Quiet);
-        Ok(Wish {
+        Ok(RunControl {
             budget: Some(self.budget.clone()),
             queued: None,
             pause: now_s >= self.until_s || fires,
         })
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         match event {
-            Event::Ended(record) => {
+            LedgerEvent::Ended(record) => {
                 let mut record = (*record).clone();
                 record.blocks.clear();
                 self.kept.evaluations.push(record);
             }
-            Event::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
-            Event::Verified(run) => self.kept.runs.push((*run).clone()),
+            LedgerEvent::Planned(plan) => self.kept.plan = Some(plan.to_vec()),
+            LedgerEvent::Verified(run) => self.kept.runs.push((*run).clone()),
             _ => {}
         }
         Ok(())
@@ -390,7 +393,7 @@ fn seconds(at: Timestamp) -> f64 {
     at.duration_since(BEGIN).as_secs_f64()
 }
 
-impl<'a> Simulated<'a> {
+impl<'a> SimulatedWorld<'a> {
     /// A world in which nothing has happened yet.
     #[must_use]
     pub fn new(spec: &'a CheckedSpec, scenario: &'a Scenario, seed: u64) -> Self {
@@ -425,7 +428,7 @@ impl<'a> Simulated<'a> {
     }
 }
 
-impl Simulated<'_> {
+impl SimulatedWorld<'_> {
     /// Runs from what was kept, to the end or until it is killed.
     ///
     /// # Errors
@@ -435,8 +438,11 @@ impl Simulated<'_> {
             return Ok(());
         };
         let control = self.spec.space.default_configuration();
-        let state = self.kept.clone().unwrap_or_else(|| State::new(self.now()));
-        let mut controller = Controller::resume(rules, control, state, &self.rounds);
+        let state = self
+            .kept
+            .clone()
+            .unwrap_or_else(|| ContinuousState::new(self.now()));
+        let mut controller = ContinuousController::resume(rules, control, state, &self.rounds);
         run(&mut controller, self)
     }
 
@@ -447,7 +453,7 @@ impl Simulated<'_> {
     }
 }
 
-impl World for Simulated<'_> {
+impl World for SimulatedWorld<'_> {
     fn now(&mut self) -> Timestamp {
         timestamp(self.bench.clock_s.get())
     }
@@ -465,7 +471,7 @@ impl World for Simulated<'_> {
 
     fn keep(
         &mut self,
-        controller: &mut Controller,
+        controller: &mut ContinuousController,
         round: Option<&Round>,
     ) -> Result<(), TunerError> {
         if let Some(left) = &mut self.killed_after {
@@ -487,7 +493,7 @@ impl World for Simulated<'_> {
             };
             let ((gain, is_broken), (never, is_never_broken)) =
                 (of(&self.in_force), of(&self.first));
-            self.samples.push(Sample {
+            self.samples.push(SimulatedRound {
                 day: at_s / DAY_S,
                 gain,
                 never,
@@ -499,7 +505,7 @@ impl World for Simulated<'_> {
     }
 
     fn watch(&mut self, configuration: &Configuration) -> Result<Option<Seen>, TunerError> {
-        let nobody = &mut |_: &Event<'_>| {};
+        let nobody = &mut |_: &LedgerEvent<'_>| {};
         super::watch(self.spec, configuration, &mut self.bench, nobody)
     }
 

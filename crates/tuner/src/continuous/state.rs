@@ -17,17 +17,19 @@ pub(super) const SEARCH_AGAIN_S: f64 = 86_400.0;
 
 /// All that a controller goes on from, beside the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct ContinuousState {
     /// What is in force instead of the control's configuration.
     pub promoted: Option<Promoted>,
     /// Why a search is due.
-    pub due: Option<String>,
+    #[serde(rename = "due")]
+    pub search_reason: Option<String>,
     /// The search that has begun.
     pub searching: Option<Searching>,
     /// Verified, and to be promoted when that is allowed.
-    pub candidate: Option<Candidate>,
+    pub candidate: Option<VerifiedCandidate>,
     /// Begun, and to be finished before anything else.
-    pub acting: Option<Acting>,
+    #[serde(rename = "acting")]
+    pub pending_change: Option<Acting>,
     /// What was refused is not tried again before.
     pub not_before: Timestamp,
     /// When a search is due, as nothing is in force.
@@ -48,8 +50,8 @@ pub struct State {
     pub unsettled: usize,
     /// What of the promoted configuration somebody else has changed: until it is put right, nothing
     /// is measured or promoted.
-    #[serde(default)]
-    pub strayed: Option<String>,
+    #[serde(default, rename = "strayed")]
+    pub externally_modified: Option<String>,
     /// Files that the last rollback had to leave as they were, in words.
     #[serde(default)]
     pub left: Vec<String>,
@@ -62,9 +64,11 @@ pub struct State {
     /// The promotions of the last day that had one.
     pub changes: Vec<Timestamp>,
     /// The last answer of the alert query.
-    pub asked: Option<Asked>,
+    #[serde(rename = "asked")]
+    pub alert_check: Option<AlertCheck>,
     /// Why a change waits.
-    pub held: Option<String>,
+    #[serde(rename = "held")]
+    pub blocked_by: Option<String>,
     /// Alarms of drift tests so far.
     pub alarms: usize,
     /// When the last of them was.
@@ -78,16 +82,16 @@ pub struct State {
     pub is_search_wanted_after_rollback: bool,
 }
 
-impl State {
+impl ContinuousState {
     /// Nothing is known yet: a search is due.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self {
             promoted: None,
-            due: Some("nothing has been searched yet".into()),
+            search_reason: Some("nothing has been searched yet".into()),
             searching: None,
             candidate: None,
-            acting: None,
+            pending_change: None,
             not_before: now,
             search_again: None,
             search_again_after_s: SEARCH_AGAIN_S,
@@ -96,14 +100,14 @@ impl State {
             breaks: 0,
             unmeasured: 0,
             unsettled: 0,
-            strayed: None,
+            externally_modified: None,
             left: Vec::new(),
             evaluated: 0,
             since: BTreeMap::new(),
             drifts: Vec::new(),
             changes: Vec::new(),
-            asked: None,
-            held: None,
+            alert_check: None,
+            blocked_by: None,
             alarms: 0,
             last_alarm: None,
             promotions: 0,
@@ -121,22 +125,23 @@ impl State {
 
     /// What it is at, in one word.
     #[must_use]
-    pub fn doing(&self) -> Doing {
-        let is_due = self.searching.is_some() || self.due.is_some() || self.candidate.is_some();
-        match &self.acting {
-            Some(Acting::Promote(_)) => Doing::Promoting,
-            Some(Acting::RollBack(_)) => Doing::RollingBack,
-            None if self.strayed.is_some() => Doing::Held,
-            None if !is_due => Doing::Watching,
-            None if self.held.is_some() => Doing::Held,
-            None => Doing::Searching,
+    pub fn doing(&self) -> ContinuousPhase {
+        let is_due =
+            self.searching.is_some() || self.search_reason.is_some() || self.candidate.is_some();
+        match &self.pending_change {
+            Some(Acting::Promote(_)) => ContinuousPhase::Promoting,
+            Some(Acting::RollBack(_)) => ContinuousPhase::RollingBack,
+            None if self.externally_modified.is_some() => ContinuousPhase::Held,
+            None if !is_due => ContinuousPhase::Watching,
+            None if self.blocked_by.is_some() => ContinuousPhase::Held,
+            None => ContinuousPhase::Searching,
         }
     }
 }
 
 /// What a controller is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum ContinuousPhase {
     /// Rounds, and nothing else.
     Watching,
     /// A search and its verification, or what follows it.
@@ -150,7 +155,7 @@ pub enum Doing {
     RollingBack,
 }
 
-impl Doing {
+impl ContinuousPhase {
     /// Each of them.
     pub const ALL: [Self; 5] = [
         Self::Watching,
@@ -161,7 +166,7 @@ impl Doing {
     ];
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for ContinuousPhase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Watching => "watching",
@@ -243,7 +248,7 @@ impl HostThen {
 
 /// A verified configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct VerifiedCandidate {
     /// It.
     pub configuration: Configuration,
     /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
@@ -266,14 +271,14 @@ pub struct Searching {
 #[serde(rename_all = "snake_case")]
 pub enum Acting {
     /// To this configuration.
-    Promote(Candidate),
+    Promote(VerifiedCandidate),
     /// To the control's, for this reason.
     RollBack(String),
 }
 
 /// An answer of the alert query.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AlertCheck {
     /// When.
     pub at: Timestamp,
     /// What.
@@ -282,7 +287,7 @@ pub struct Asked {
 
 /// What has happened, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// When.
     pub at: Timestamp,
     /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
@@ -317,7 +322,7 @@ const EARLIER: [(&str, &str); 3] = [
     ("the rest, by its user", REST_BY_HAND),
 ];
 
-impl Entry {
+impl HistoryEntry {
     /// Whether it says of a promotion or rollback, done, that nobody asked for.
     #[must_use]
     pub fn is_own_act(&self) -> bool {
@@ -389,14 +394,15 @@ pub struct Round {
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
     /// Measured.
-    Measured(Measured),
+    Measured(RoundResult),
     /// Nobody's fault that is known: says nothing.
     Unmeasured(String),
     /// Somebody else changed a knob in it, or the service could not be told of what stays in force
     /// after it: says nothing.
     Unsettled(String),
     /// Somebody else has changed this of what is promoted: nothing was measured.
-    Strayed(String),
+    #[serde(rename = "strayed")]
+    ExternallyModified(String),
     /// This was not as promoted, as the host has been started again, and has been put back: nothing
     /// was measured.
     PutBack(String),
@@ -408,7 +414,7 @@ pub enum Seen {
 
 /// What a round measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct RoundResult {
     /// Mean logarithm of the ratio to the control; below 0 is better, whatever the goal.
     pub gain: f64,
     /// The variance of that mean.
@@ -429,7 +435,7 @@ mod tests {
 
     #[test]
     fn what_earlier_versions_kept_is_told_as_it_is_now() {
-        let entry = |kind: &str, text: &str| Entry {
+        let entry = |kind: &str, text: &str| HistoryEntry {
             at: Timestamp::UNIX_EPOCH,
             kind: kind.into(),
             text: text.into(),

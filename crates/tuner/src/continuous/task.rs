@@ -3,7 +3,7 @@
 use bayes_opt::Configuration;
 use jiff::Timestamp;
 
-use super::state::Candidate;
+use super::state::VerifiedCandidate;
 use crate::ledger::Drift;
 use crate::live::Changed;
 use crate::spec::AlertSpec;
@@ -38,7 +38,7 @@ pub enum Tuned {
         /// Evaluations so far.
         evaluated: usize,
         /// What was shown to be better than the control, with every constraint held.
-        winner: Option<Candidate>,
+        winner: Option<VerifiedCandidate>,
         /// What was shown, in words.
         sentence: String,
         /// The verification came to an end: nothing better is a finding, not an accident.

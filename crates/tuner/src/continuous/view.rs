@@ -2,10 +2,10 @@
 
 use bayes_opt::Configuration;
 use jiff::Timestamp;
-use latency_stats::DriftTest;
+use paired_stats::DriftTest;
 use serde::Serialize;
 
-use super::{Acting, Controller, Round, Rules, State};
+use super::{Acting, ContinuousController, ContinuousRules, ContinuousState, Round};
 use crate::figures::counted;
 use crate::report::score_text;
 use crate::spec::ObjectiveSpec;
@@ -38,10 +38,10 @@ pub struct Evidence {
 
 /// How a continuous experiment stands, for whoever shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct ContinuousView {
     /// The state.
     #[serde(flatten)]
-    pub state: State,
+    pub state: ContinuousState,
     /// The drift tests.
     pub tests: Vec<TestValue>,
     /// Promotions today.
@@ -57,7 +57,7 @@ pub struct View {
     pub lines: Vec<String>,
 }
 
-impl View {
+impl ContinuousView {
     fn in_words(
         &self,
         now: Timestamp,
@@ -65,7 +65,7 @@ impl View {
         objective: &ObjectiveSpec,
     ) -> Vec<String> {
         let state = &self.state;
-        let what = match (&state.acting, &state.promoted) {
+        let what = match (&state.pending_change, &state.promoted) {
             (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
             (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
             (None, Some(promoted)) => format!(
@@ -80,14 +80,14 @@ impl View {
             ),
         };
         let rounds = state.rounds;
-        let strayed = state.strayed.as_ref();
+        let externally_modified = state.externally_modified.as_ref();
         let unwatched = resting
             .map(|resting| format!("the experiment is {resting}"))
             .or_else(|| {
-                strayed
+                externally_modified
                     .map(|what| format!("a promoted setting was changed outside Slackline: {what}"))
             });
-        let mut lines = vec![match (unwatched, &state.acting, &state.promoted) {
+        let mut lines = vec![match (unwatched, &state.pending_change, &state.promoted) {
             (Some(why), Some(_), _) => format!("{what}; it waits: {why}"),
             (Some(why), None, _) => {
                 let watched = match &state.promoted {
@@ -104,20 +104,20 @@ impl View {
             (None, None, None) => format!("{what}, round {rounds}"),
         }];
         // What was changed outside Slackline keeps every round from being measured, as said above.
-        if state.unmeasured > 0 && strayed.is_none() {
+        if state.unmeasured > 0 && externally_modified.is_none() {
             lines.push(format!(
                 "rounds in a row that could not be measured, up to now: {}",
                 state.unmeasured
             ));
         }
-        let doing = match (&state.searching, &state.due, &state.candidate) {
+        let doing = match (&state.searching, &state.search_reason, &state.candidate) {
             (Some(searching), ..) if resting.is_some() => {
                 Some(format!("a search has begun {:.0}", searching.since))
             }
             (Some(searching), ..) => Some(format!(
                 "searching since {:.0}: {}",
                 searching.since,
-                state.due.as_deref().unwrap_or("")
+                state.search_reason.as_deref().unwrap_or("")
             )),
             (None, _, Some(_)) => {
                 Some("a verified configuration waits for its promotion".to_owned())
@@ -126,7 +126,12 @@ impl View {
             (None, None, None) => None,
         };
         lines.extend(doing);
-        lines.extend(state.held.as_ref().map(|why| format!("waits now: {why}")));
+        lines.extend(
+            state
+                .blocked_by
+                .as_ref()
+                .map(|why| format!("waits now: {why}")),
+        );
         lines.extend(self.tests.iter().map(|test| {
             let counted = counted(test.rounds, "round");
             format!(
@@ -162,13 +167,13 @@ fn evidence(share: f64) -> String {
     }
 }
 
-impl Controller {
+impl ContinuousController {
     /// The evidence of every drift test after each round that the test counts, from what was kept.
     #[must_use]
     pub fn evidence(
-        rules: Rules,
+        rules: ContinuousRules,
         control: Configuration,
-        state: State,
+        state: ContinuousState,
         rounds: &[Round],
     ) -> Vec<Evidence> {
         let mut controller = Self::resume(rules, control, state, &[]);
@@ -196,14 +201,14 @@ impl Controller {
     /// How it stands. `resting` is what its experiment is where that does not run: then nothing is
     /// watched.
     #[must_use]
-    pub fn view(&self, now: Timestamp, resting: Option<&str>) -> View {
+    pub fn view(&self, now: Timestamp, resting: Option<&str>) -> ContinuousView {
         let test = |(name, test): (&String, &DriftTest)| TestValue {
             series: name.clone(),
             evidence: test.evidence(),
             threshold: test.threshold(),
             rounds: test.len(),
         };
-        let mut view = View {
+        let mut view = ContinuousView {
             lines: Vec::new(),
             tests: self.tests.iter().map(test).collect(),
             changes_today: self.changes_today(now),

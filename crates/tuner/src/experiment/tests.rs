@@ -17,7 +17,7 @@ search = { strategy = "random" }
 /// Evaluations as they end, on hosts.
 struct Ends {
     spec: CheckedSpec,
-    search: Search,
+    search: TuningSearch,
     at_once: usize,
     workers: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl Ends {
     fn new(at_once: usize, workers: &[&str]) -> Self {
         let spec = spec();
         Self {
-            search: Search::resume(&spec, &mut Kept::default()).unwrap(),
+            search: TuningSearch::resume(&spec, &mut ResumeState::default()).unwrap(),
             spec,
             at_once,
             workers: workers.iter().map(ToString::to_string).collect(),

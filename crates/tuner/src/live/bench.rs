@@ -10,7 +10,7 @@ use crate::begun::Begun;
 use crate::bench::{Arm, Bench};
 use crate::descriptors::{blamed, shortage};
 use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Order};
+use crate::evaluation::{Block, SideOrder};
 use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
 use crate::side::Side;
 use crate::spec::Pairing;
@@ -131,9 +131,9 @@ impl Live<'_> {
         let parallel = self.spec.target.pairing == Pairing::Parallel;
         // A B, B A, A B, …: a linear drift favours nobody over any two blocks.
         let order = match (parallel, index.is_multiple_of(2)) {
-            (true, _) => Order::Parallel,
-            (false, true) => Order::ControlFirst,
-            (false, false) => Order::ExperimentFirst,
+            (true, _) => SideOrder::Parallel,
+            (false, true) => SideOrder::ControlFirst,
+            (false, false) => SideOrder::ExperimentFirst,
         };
         let mut measured = BTreeMap::new();
         if parallel {
@@ -142,7 +142,7 @@ impl Live<'_> {
             measured.extend([0, 1].into_iter().zip(metrics));
         } else {
             let mut sides = Side::BOTH;
-            if order == Order::ExperimentFirst {
+            if order == SideOrder::ExperimentFirst {
                 sides.reverse();
             }
             // Two blocks in one order, then two with the CPUs exchanged.
@@ -172,10 +172,10 @@ impl Live<'_> {
         // In mode = "continuous" a round is over long before the next one: what its user changes in
         // between is not of it.
         if self.spec.continuous.is_some() {
-            self.end_at_home()?;
+            self.end_at_baseline()?;
             return undisturbed_files(files);
         }
-        let is_away = self.spec.target.is_told() && self.applied != Some(Side::Control);
+        let is_away = self.spec.target.is_reconfigurable() && self.applied != Some(Side::Control);
         let back = if is_away && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {

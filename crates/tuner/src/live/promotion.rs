@@ -22,12 +22,12 @@ pub struct Changed {
     /// What it has done.
     pub done: Changes,
     /// Of a rollback: what it could not restore.
-    pub left: Vec<Left>,
+    pub left: Vec<Unrestored>,
     /// The promotion in the list of them.
     pub listed: Option<PromotionRecord>,
 }
 
-/// The subject of [`Left`] where the service could not be told of what is restored.
+/// The subject of [`Unrestored`] where the service could not be told of what is restored.
 pub const APPLY_STEPS: &str = "the apply steps";
 
 /// What a promotion or a rollback has done: three lists of texts.
@@ -85,14 +85,14 @@ impl Changes {
 
 /// What a rollback could not restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Unrestored {
     /// The knob, the file, or [`APPLY_STEPS`].
     pub subject: String,
     /// Why.
     pub why: String,
 }
 
-impl Left {
+impl Unrestored {
     /// The reason does not repeat the name.
     fn new(subject: String, why: &impl std::fmt::Display) -> Self {
         let why = why.to_string();
@@ -105,7 +105,7 @@ impl Left {
     }
 }
 
-impl std::fmt::Display for Left {
+impl std::fmt::Display for Unrestored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.subject, self.why)
     }
@@ -244,7 +244,7 @@ impl Live<'_> {
             ..Changed::default()
         };
         let left = refused_knobs.iter();
-        let left = left.map(|(knob, why)| Left::new(knob.to_string(), why));
+        let left = left.map(|(knob, why)| Unrestored::new(knob.to_string(), why));
         changed.left.extend(left);
         let mut files = FormerFiles::default();
         if attached {
@@ -255,7 +255,9 @@ impl Live<'_> {
         match self.apply_rollback(&instance, &files, &mut changed) {
             Err(TunerError::Promotion(why)) if is_by_hand => {
                 Reapply::forget(&self.state_dir);
-                changed.left.push(Left::new(APPLY_STEPS.to_owned(), &why));
+                changed
+                    .left
+                    .push(Unrestored::new(APPLY_STEPS.to_owned(), &why));
             }
             applied => applied?,
         }
@@ -433,7 +435,7 @@ impl Live<'_> {
                             let of_control = of_template.ok().or(of_kept).unwrap_or_default();
                             files.removed.push((path, of_control));
                         }
-                        Err(why) => changed.left.push(Left::new(subject, &why)),
+                        Err(why) => changed.left.push(Unrestored::new(subject, &why)),
                     }
                     continue;
                 }
@@ -453,7 +455,7 @@ impl Live<'_> {
                         "{why}, and no copy of the control's was kept{}",
                         damage.unwrap_or_default()
                     );
-                    changed.left.push(Left { subject, why });
+                    changed.left.push(Unrestored { subject, why });
                     continue;
                 }
             };
@@ -462,7 +464,7 @@ impl Live<'_> {
                     changed.done.changed.push(done);
                     files.written.push(path);
                 }
-                Err(why) => changed.left.push(Left::new(subject, &why)),
+                Err(why) => changed.left.push(Unrestored::new(subject, &why)),
             }
         }
         Ok(files)
@@ -475,10 +477,10 @@ impl Live<'_> {
         if self.spec.target.apply.is_empty() || is_kept {
             return Ok(());
         }
-        let own = match &self.home {
-            Some(home) => {
+        let own = match &self.baseline {
+            Some(baseline) => {
                 let arm = Arm {
-                    configuration: home.clone(),
+                    configuration: baseline.clone(),
                     ..Arm::default()
                 };
                 Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)?
@@ -526,7 +528,7 @@ mod tests {
 
     #[test]
     fn the_reason_of_what_is_left_does_not_repeat_its_name() {
-        let left = |why: &str| Left::new("/etc/app.conf".into(), &why).to_string();
+        let left = |why: &str| Unrestored::new("/etc/app.conf".into(), &why).to_string();
         assert_eq!(left("/etc/app.conf: gone"), "/etc/app.conf (gone)");
         assert_eq!(
             left("/etc/app.conf cannot be replaced: it is a directory"),

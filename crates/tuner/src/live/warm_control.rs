@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use latency_stats::difference_interval;
+use paired_stats::difference_interval;
 
 use super::active_side::ActiveSide;
 use crate::begun::ControlRun;

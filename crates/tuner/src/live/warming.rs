@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency_stats::{Warmth, warmth};
+use paired_stats::{Warmth, warmth};
 
 use super::Live;
 use crate::begun::WarmUp;

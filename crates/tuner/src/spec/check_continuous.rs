@@ -1,10 +1,10 @@
 //! What can be told of `mode = "continuous"` before anything is started.
 
-use super::continuous::{ContinuousSpec, Mode};
+use super::continuous::{ContinuousSpec, ExperimentMode};
 use super::form::check_url;
 use super::locate::Source;
 use super::{ObjectiveScale, ObjectiveSpec, ParameterSpec, Spec, TargetSpec};
-use crate::continuous::{Hours, Rules};
+use crate::continuous::{ContinuousRules, Hours};
 use crate::error::SpecError;
 use crate::metrics::Known;
 
@@ -17,8 +17,8 @@ pub(super) fn check_continuous(
     target: &TargetSpec,
     objective: &ObjectiveSpec,
     known: &Known,
-) -> Result<Option<Rules>, SpecError> {
-    if spec.mode == Mode::Once {
+) -> Result<Option<ContinuousRules>, SpecError> {
+    if spec.mode == ExperimentMode::Once {
         return match spec.continuous {
             Some(_) => Err(source.error("continuous", "needs mode = \"continuous\"")),
             None => Ok(None),
@@ -87,7 +87,7 @@ pub(super) fn check_continuous(
         true => vec![objective.metric.clone()],
         false => given.metrics,
     };
-    Ok(Some(Rules {
+    Ok(Some(ContinuousRules {
         objective: objective.clone(),
         round_every_s,
         // Every series has its share of the false alarms.

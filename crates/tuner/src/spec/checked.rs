@@ -9,7 +9,7 @@ use super::cpus::Pins;
 use super::expression::MetricConstraint;
 use super::knobs::KnobBinding;
 use super::{ObjectiveSpec, Spec, TargetSpec, WorkloadSpec};
-use crate::continuous::Rules;
+use crate::continuous::ContinuousRules;
 
 /// A specification that has been checked against itself and against this host.
 #[derive(Clone, Debug)]
@@ -46,11 +46,11 @@ pub struct CheckedSpec {
     /// The constraints.
     pub constraints: Vec<MetricConstraint>,
     /// How it goes on after its promotion, in `mode = "continuous"`.
-    pub continuous: Option<Rules>,
+    pub continuous: Option<ContinuousRules>,
 }
 
 impl CheckedSpec {
-    /// The specification with its name and the control's values written out: what a later sitting
+    /// The specification with its name and the control's values written out: what a later session
     /// on this host, whose knobs may have changed in between, must compare with.
     #[must_use]
     pub fn pinned(&self) -> Spec {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{Configuration, Kind, Parameter, Value};
-use latency_stats::SequentialTest;
+use paired_stats::SequentialTest;
 
 use super::parameters::arm_configuration;
 use super::{CheckedSpec, Scalar};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Whether an experiment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+#[schemars(rename = "Mode")]
+pub enum ExperimentMode {
     /// With its verification.
     #[default]
     Once,
@@ -16,7 +17,7 @@ pub enum Mode {
     Continuous,
 }
 
-impl Mode {
+impl ExperimentMode {
     pub(super) fn is_once(&self) -> bool {
         *self == Self::Once
     }

@@ -20,7 +20,7 @@ pub enum Comparison {
 
 /// What a metric is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Limit {
+pub enum ConstraintLimit {
     /// A number in the metric's own unit.
     Absolute(f64),
     /// That many times the control's value in the same block.
@@ -37,16 +37,16 @@ pub struct MetricConstraint {
     /// The comparison.
     pub comparison: Comparison,
     /// The limit.
-    pub limit: Limit,
+    pub limit: ConstraintLimit,
 }
 
 impl MetricConstraint {
     /// Parses a constraint.
     ///
     /// ```
-    /// use tuner::spec::{Limit, MetricConstraint};
+    /// use tuner::spec::{ConstraintLimit, MetricConstraint};
     /// let constraint = MetricConstraint::parse("latency_p99_us <= 1.05 * control").unwrap();
-    /// assert_eq!(constraint.limit, Limit::TimesControl(1.05));
+    /// assert_eq!(constraint.limit, ConstraintLimit::TimesControl(1.05));
     /// assert!(MetricConstraint::parse("fast enough").is_err());
     /// ```
     ///
@@ -88,9 +88,9 @@ impl MetricConstraint {
                 _ => Comparison::Equal,
             },
             limit: if relative {
-                Limit::TimesControl(number)
+                ConstraintLimit::TimesControl(number)
             } else {
-                Limit::Absolute(number)
+                ConstraintLimit::Absolute(number)
             },
         })
     }
@@ -102,10 +102,10 @@ impl MetricConstraint {
     /// A relative constraint on a metric that is 0 on both sides holds.
     pub fn excess(&self, control: f64, experiment: f64) -> f64 {
         let above = match self.limit {
-            Limit::Absolute(limit) => {
+            ConstraintLimit::Absolute(limit) => {
                 (experiment - limit) / if limit == 0.0 { 1.0 } else { limit.abs() }
             }
-            Limit::TimesControl(factor) => {
+            ConstraintLimit::TimesControl(factor) => {
                 let limit = factor * control;
                 if experiment == limit || (experiment <= 0.0 && control <= 0.0) {
                     0.0
@@ -128,10 +128,10 @@ impl MetricConstraint {
     /// is 0 the metric's own value.
     pub fn excess_text(&self, excess: f64) -> String {
         let share = match (self.limit, self.comparison) {
-            (Limit::Absolute(0.0), _) => return significant(excess),
-            (Limit::Absolute(_), _) => excess,
-            (Limit::TimesControl(_), Comparison::AtLeast) => -(-excess).exp_m1(),
-            (Limit::TimesControl(_), _) => excess.exp_m1(),
+            (ConstraintLimit::Absolute(0.0), _) => return significant(excess),
+            (ConstraintLimit::Absolute(_), _) => excess,
+            (ConstraintLimit::TimesControl(_), Comparison::AtLeast) => -(-excess).exp_m1(),
+            (ConstraintLimit::TimesControl(_), _) => excess.exp_m1(),
         };
         format!("{} %", significant(100.0 * share))
     }

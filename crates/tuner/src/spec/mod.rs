@@ -40,10 +40,10 @@ pub use crate::text::is_deceptive;
 pub use check::{NAME_CHARS_MAX, check_dir};
 pub use checked::CheckedSpec;
 pub use config_errors::plain;
-pub use continuous::{AlertSpec, ContinuousSpec, Mode};
+pub use continuous::{AlertSpec, ContinuousSpec, ExperimentMode};
 pub use cpus::Pins;
 pub use evaluation::{ControlStart, EvaluationSpec, WarmUpRule};
-pub use expression::{Comparison, Limit, MetricConstraint};
+pub use expression::{Comparison, ConstraintLimit, MetricConstraint};
 pub use form::is_line;
 pub(crate) use knobs::knob_writes;
 pub use knobs::{Element, KnobBinding, Originals};
@@ -85,8 +85,8 @@ pub struct Spec {
     pub seed: u64,
     /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
     /// drift (`serve` only).
-    #[serde(default, skip_serializing_if = "Mode::is_once")]
-    pub mode: Mode,
+    #[serde(default, skip_serializing_if = "ExperimentMode::is_once")]
+    pub mode: ExperimentMode,
     /// The parameters: what may be changed.
     pub parameters: Vec<ParameterSpec>,
     /// Conditions on several parameters: an order (`"min_pool <= max_pool"`) or a linear constraint

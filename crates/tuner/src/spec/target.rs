@@ -66,7 +66,7 @@ pub struct TargetSpec {
 impl TargetSpec {
     /// It runs by itself, and takes a configuration by files and `apply` steps.
     #[must_use]
-    pub fn is_told(&self) -> bool {
+    pub fn is_reconfigurable(&self) -> bool {
         self.start.is_none() && !(self.files.is_empty() && self.apply.is_empty())
     }
 }

@@ -1,7 +1,7 @@
 //! Whether the control runs on from one evaluation to the next one, and whether it can.
 
 use super::checked::CheckedSpec;
-use super::continuous::Mode;
+use super::continuous::ExperimentMode;
 use super::evaluation::ControlStart;
 use super::locate::Source;
 use super::{Pairing, Spec, TargetSpec};
@@ -28,7 +28,7 @@ fn why_fresh(spec: &Spec, target: &TargetSpec) -> Option<&'static str> {
     if target.pairing != Pairing::Parallel {
         return Some("needs target.pairing = \"parallel\": two instances side by side");
     }
-    if spec.mode == Mode::Continuous {
+    if spec.mode == ExperimentMode::Continuous {
         return Some("is not for mode = \"continuous\": each round starts both sides");
     }
     if spec.workers.is_some() {

@@ -353,7 +353,10 @@ fn told_lines_have_the_direction_of_the_goal() {
         std::fs::write(&file, objective + search + parameters).unwrap();
         let (_, settings, _) = tuner::spec::load_space(&file, &host::Roots::default()).unwrap();
         let told = &settings.earlier[0][0];
-        assert_eq!(told.outcome, bayes_opt::Outcome::completed(expected));
+        assert_eq!(
+            told.outcome,
+            bayes_opt::ObservedOutcome::completed(expected)
+        );
         assert_eq!(told.weight, 0.5);
     }
 }

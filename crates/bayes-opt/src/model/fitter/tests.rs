@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::design::sobol;
-use crate::observation::Measured;
+use crate::observation::MeasuredValue;
 
 /// Measurements of which one of five coordinates decides most, and noise the rest.
 fn data(n: u32, seed: u32) -> Data {
@@ -22,8 +22,8 @@ fn data(n: u32, seed: u32) -> Data {
 
 fn fitter(memory: &Memory) -> Fitter<'_> {
     Fitter {
-        coordinates: &[Coordinate::Place; 5],
-        bowl: true,
+        coordinates: &[Coordinate::Ordered; 5],
+        quadratic: true,
         memory,
         seed: 1,
         hypers: Memory::new(),
@@ -44,7 +44,7 @@ fn switches_have_a_slope_where_they_act_alike() {
         };
         let memory = Memory::new();
         let mut fitter = Fitter {
-            coordinates: &[Coordinate::Switch; 8],
+            coordinates: &[Coordinate::Binary; 8],
             ..fitter(&memory)
         };
         fitter.draws(PLAIN, &data, &[]);
@@ -52,7 +52,7 @@ fn switches_have_a_slope_where_they_act_alike() {
             .hypers
             .iter()
             .filter(|(name, _)| name.as_str() != PLAIN)
-            .map(|(_, (hyper, _))| hyper.shared.slope)
+            .map(|(_, (hyper, _))| hyper.shared.linear)
             .collect();
         assert!(!slopes.is_empty() && slopes.iter().all(|slope| *slope == slopes[0]));
         slopes[0]
@@ -68,9 +68,9 @@ fn ratios_are_modelled_where_values_span_orders_of_magnitude() {
     let called = |function: fn(f64) -> f64, scale: f64, offset: f64| {
         let values = measured.values.iter();
         let values: Vec<f64> = values.map(|y| scale * function(*y) + offset).collect();
-        let objectives: Vec<Measured> = values
+        let objectives: Vec<MeasuredValue> = values
             .iter()
-            .map(|value| Measured {
+            .map(|value| MeasuredValue {
                 value: *value,
                 variance: None,
             })
@@ -130,8 +130,8 @@ fn along_ranges_shorter_length_scales_are_drawn() {
         let lengths = draws.iter().flat_map(|gp| &gp.hyper.ln_lengths);
         lengths.sum::<f64>() / (5 * draws.len()) as f64
     };
-    let ordered = mean(Coordinate::Place);
-    for short in [Coordinate::Whole, Coordinate::Real].map(mean) {
+    let ordered = mean(Coordinate::Ordered);
+    for short in [Coordinate::Integer, Coordinate::Continuous].map(mean) {
         assert!(short < ordered - 1.0, "{short} {ordered}");
     }
 }

@@ -62,7 +62,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
         let _ = ethernet::Header::parse(&bytes);
-        let _ = arp::Packet::parse(&bytes);
+        let _ = arp::ArpPacket::parse(&bytes);
         let _ = ip_header::parse_v4(&bytes);
         let _ = icmp::parse_v4(&bytes);
         let _ = Segment::parse(&bytes);

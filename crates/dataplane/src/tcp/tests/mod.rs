@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use super::wire::Ip;
-use super::wire::arp::{self, Operation};
+use super::wire::arp::{self, ArpOperation};
 use super::wire::ethernet::{self, Mac};
 use super::{Config, FrameSink};
 
@@ -44,8 +44,8 @@ fn config(mac: Mac, addresses: &[(Ip, u8)]) -> Config {
 }
 
 /// What the peer says by ARP.
-fn arp_frame(operation: Operation, target: Ip) -> Vec<u8> {
-    let packet = arp::Packet {
+fn arp_frame(operation: ArpOperation, target: Ip) -> Vec<u8> {
+    let packet = arp::ArpPacket {
         operation,
         sender_mac: REMOTE_MAC,
         sender: REMOTE,

@@ -2,7 +2,7 @@
 
 use super::script::run;
 use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, config, ip};
-use crate::tcp::wire::arp::{self, Operation};
+use crate::tcp::wire::arp::{self, ArpOperation};
 use crate::tcp::wire::ethernet::{self, Mac};
 use crate::tcp::wire::icmp::{self, Message};
 use crate::tcp::wire::segment::{self, Segment};
@@ -124,8 +124,8 @@ fn ethernet_frame(destination: Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
 #[test]
 fn arp_requests_for_our_address_are_answered() {
     let (mut stack, mut frames) = stack();
-    let mut request = arp::Packet {
-        operation: Operation::Request,
+    let mut request = arp::ArpPacket {
+        operation: ArpOperation::Request,
         sender_mac: REMOTE_MAC,
         sender: REMOTE,
         target_mac: Mac::default(),
@@ -136,8 +136,8 @@ fn arp_requests_for_our_address_are_answered() {
     let answer = frames.sent.pop_front().unwrap();
     let header = ethernet::Header::parse(&answer).unwrap();
     assert_eq!(header.destination, REMOTE_MAC);
-    let reply = arp::Packet::parse(&answer[ethernet::HEADER_BYTES..]).unwrap();
-    assert_eq!(reply.operation, Operation::Reply);
+    let reply = arp::ArpPacket::parse(&answer[ethernet::HEADER_BYTES..]).unwrap();
+    assert_eq!(reply.operation, ArpOperation::Reply);
     assert_eq!((reply.sender_mac, reply.sender), (LOCAL_MAC, LOCAL));
     assert_eq!((reply.target_mac, reply.target), (REMOTE_MAC, REMOTE));
     request.target = Ip::v4([10, 7, 0, 3]);
@@ -276,7 +276,7 @@ fn a_connection_over_ipv6_has_its_own_segment_size() {
     let packet = wire::ip::parse_v6(&answer[14..]).unwrap();
     let tcp = &answer[14 + packet.payload_start..14 + packet.payload_end];
     let verdict = segment::verify(&packet.source, &packet.destination, tcp);
-    assert_eq!(verdict, segment::Verdict::Valid);
+    assert_eq!(verdict, segment::ChecksumVerdict::Valid);
     let answer = Segment::parse(tcp).unwrap();
     assert_eq!(answer.flags, segment::SYN | segment::ACK);
     assert_eq!(answer.options.mss, Some(1440));

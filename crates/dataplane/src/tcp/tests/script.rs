@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, arp_frame, config};
 use crate::api::FlowId;
-use crate::tcp::wire::arp::{self, Operation};
+use crate::tcp::wire::arp::{self, ArpOperation};
 use crate::tcp::wire::segment::{self, Options, Segment};
 use crate::tcp::wire::{ethernet, icmp, ip};
 use crate::tcp::{Config, Data, Event, KeepAlive, Stack};
@@ -347,10 +347,10 @@ impl Runner {
     fn answer_arp(&mut self) {
         let frame = self.frames.sent.pop_front().expect("an ARP request");
         let bytes = &frame[ethernet::HEADER_BYTES..];
-        let request = arp::Packet::parse(bytes).expect("an ARP request");
+        let request = arp::ArpPacket::parse(bytes).expect("an ARP request");
         assert_eq!(request.target, REMOTE);
         assert_eq!(request.sender_mac, LOCAL_MAC);
-        let frame = arp_frame(Operation::Reply, request.sender);
+        let frame = arp_frame(ArpOperation::Reply, request.sender);
         let mut frames = std::mem::take(&mut self.frames);
         self.stack().receive(0, &frame, &mut frames);
         self.frames = frames;
@@ -530,7 +530,7 @@ pub(super) fn parse_frame(frame: &[u8]) -> (Segment, &[u8]) {
     assert_eq!(packet.protocol, ip::TCP, "a TCP segment");
     let tcp = &bytes[packet.payload_start..packet.payload_end];
     let verdict = segment::verify(&packet.source, &packet.destination, tcp);
-    assert_eq!(verdict, segment::Verdict::Valid);
+    assert_eq!(verdict, segment::ChecksumVerdict::Valid);
     let segment = Segment::parse(tcp).expect("a TCP header");
     (segment, &tcp[segment.header_bytes..])
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::pair::{Random, Trouble};
 use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, arp_frame, config};
 use crate::api::FlowId;
-use crate::tcp::wire::arp::Operation;
+use crate::tcp::wire::arp::ArpOperation;
 use crate::tcp::{Config, Data, Directory, Event, Stack};
 
 const PORT: u16 = 11_211;
@@ -340,9 +340,9 @@ fn two() -> (Server, Frames) {
 fn what_one_stack_hears_of_a_neighbour_all_hear_once() {
     let (mut server, mut frames) = two();
     for (frame, heard_by_others) in [
-        (arp_frame(Operation::Reply, LOCAL), true),
-        (arp_frame(Operation::Request, REMOTE), true),
-        (arp_frame(Operation::Request, LOCAL), false),
+        (arp_frame(ArpOperation::Reply, LOCAL), true),
+        (arp_frame(ArpOperation::Request, REMOTE), true),
+        (arp_frame(ArpOperation::Request, LOCAL), false),
     ] {
         let stack = &mut server.stacks[1];
         stack.arrive_by(0, false);

@@ -10,7 +10,7 @@ const HARDWARE_ETHERNET: u16 = 1;
 
 /// Asks or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum ArpOperation {
     /// Who has the target's address?
     Request,
     /// The sender has it.
@@ -19,9 +19,9 @@ pub enum Operation {
 
 /// A packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct ArpPacket {
     /// Request or reply.
-    pub operation: Operation,
+    pub operation: ArpOperation,
     /// The sender's hardware address.
     pub sender_mac: Mac,
     /// The sender's address.
@@ -32,9 +32,9 @@ pub struct Packet {
     pub target: Ip,
 }
 
-impl Packet {
+impl ArpPacket {
     /// Parses what follows the Ethernet header.
-    pub fn parse(bytes: &[u8]) -> Option<Packet> {
+    pub fn parse(bytes: &[u8]) -> Option<ArpPacket> {
         let packet = bytes.first_chunk::<PACKET_BYTES>()?;
         let known = be16(packet, 0)? == HARDWARE_ETHERNET
             && be16(packet, 2)? == ethernet::IPV4
@@ -44,11 +44,11 @@ impl Packet {
             return None;
         }
         let operation = match be16(packet, 6)? {
-            1 => Operation::Request,
-            2 => Operation::Reply,
+            1 => ArpOperation::Request,
+            2 => ArpOperation::Reply,
             _ => return None,
         };
-        Some(Packet {
+        Some(ArpPacket {
             operation,
             sender_mac: Mac(*packet[8..].first_chunk()?),
             sender: Ip::v4(*packet[14..].first_chunk()?),
@@ -65,8 +65,8 @@ impl Packet {
         packet[4] = 6;
         packet[5] = 4;
         packet[7] = match self.operation {
-            Operation::Request => 1,
-            Operation::Reply => 2,
+            ArpOperation::Request => 1,
+            ArpOperation::Reply => 2,
         };
         packet[8..14].copy_from_slice(&self.sender_mac.0);
         packet[14..18].copy_from_slice(&self.sender.v4_bytes());

@@ -250,7 +250,7 @@ impl Writer<'_> {
 
 /// What a receiver may conclude from a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ChecksumVerdict {
     /// It fits.
     Valid,
     /// The sender left it for the device to complete: the field holds the pseudo-header's sum.
@@ -260,17 +260,17 @@ pub enum Verdict {
 }
 
 /// Looks at the checksum of a whole segment, payload included.
-pub fn verify(source: &Ip, destination: &Ip, segment: &[u8]) -> Verdict {
+pub fn verify(source: &Ip, destination: &Ip, segment: &[u8]) -> ChecksumVerdict {
     let pseudo = Sum::pseudo_header(source, destination, ip::TCP, length32(segment.len()));
     let mut sum = pseudo;
     sum.add(segment);
     // A valid checksum may happen to be the pseudo-header's sum, so validity is looked at first.
     if sum.finish() == 0 {
-        Verdict::Valid
+        ChecksumVerdict::Valid
     } else if be16(segment, 16) == Some(pseudo.folded()) {
-        Verdict::Partial
+        ChecksumVerdict::Partial
     } else {
-        Verdict::Wrong
+        ChecksumVerdict::Wrong
     }
 }
 

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use throttle::fleet::{Fleet, Service, State};
+use throttle::fleet::{Fleet, FleetService, SavingState};
 
 use self::prometheus::Prometheus;
 use self::report::{Report, Shard};
 
-use crate::done::Done;
+use crate::done::CommandOutcome;
 use crate::output::message;
 
 /// Series that one query for histograms looks at.
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     anyhow::ensure!(
         (1..=2_592_000).contains(&arguments.window_s),
         "--window-s must be between 1 and 2592000 (30 days)"
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         &text::text(&report, arguments.top),
         "Everything",
     )?;
-    Ok(Done::Positive)
+    Ok(CommandOutcome::Positive)
 }
 
 fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Report> {
@@ -103,8 +103,8 @@ fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Repo
         );
     }
     shares(&selector, server, &mut services)?;
-    let services: Vec<Service> = services.into_values().collect();
-    let none = |of: fn(&Service) -> bool| !services.iter().any(of);
+    let services: Vec<FleetService> = services.into_values().collect();
+    let none = |of: fn(&FleetService) -> bool| !services.iter().any(of);
     let missing = [
         (
             "slackline_cpu_limit_cores",
@@ -188,7 +188,7 @@ impl Selector {
 fn summed(
     selector: &Selector,
     server: &mut Prometheus,
-) -> anyhow::Result<BTreeMap<String, Service>> {
+) -> anyhow::Result<BTreeMap<String, FleetService>> {
     let (rate, latest) = (
         |metric| selector.rate(metric),
         |metric| selector.latest(metric),
@@ -198,20 +198,20 @@ fn summed(
     let per_traced = |metric| format!("sum by (service) ({} / {traced})", rate(metric));
     let sum = |inner: String| format!("sum by (service) ({inner})");
     let count = |inner: &str| format!("count by (service) ({inner})");
-    let mut services: BTreeMap<String, Service> = BTreeMap::new();
+    let mut services: BTreeMap<String, FleetService> = BTreeMap::new();
     for series in server.ask(&sum(usage.clone()))? {
         let name = series.label("service").to_owned();
-        let service = Service {
+        let service = FleetService {
             name: name.clone(),
             used_cores: series.value,
-            ..Service::default()
+            ..FleetService::default()
         };
         services.insert(name, service);
     }
     if services.is_empty() {
         return Ok(services);
     }
-    type Set = fn(&mut Service, f64);
+    type Set = fn(&mut FleetService, f64);
     let shared = selector.latest_of("cpu_limit_cores", OF_ANOTHER_GROUP);
     let rest: [(String, Set); 9] = [
         (count(&usage), |service, value| service.shards = value),
@@ -271,7 +271,7 @@ fn summed(
 fn shares(
     selector: &Selector,
     server: &mut Prometheus,
-    services: &mut BTreeMap<String, Service>,
+    services: &mut BTreeMap<String, FleetService>,
 ) -> anyhow::Result<()> {
     let limited: Vec<(String, f64)> = services
         .values()
@@ -317,10 +317,12 @@ fn worst(
     server: &mut Prometheus,
     fleet: &Fleet,
 ) -> anyhow::Result<BTreeMap<String, Shard>> {
-    let throttled = fleet
-        .services
-        .iter()
-        .filter(|finding| matches!(finding.state, State::Throttled | State::QuotaTooSmall));
+    let throttled = fleet.services.iter().filter(|finding| {
+        matches!(
+            finding.state,
+            SavingState::Throttled | SavingState::QuotaTooSmall
+        )
+    });
     let names: Vec<&str> = throttled
         .take(WORST_OF)
         .map(|finding| finding.service.name.as_str())

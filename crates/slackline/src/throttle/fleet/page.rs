@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use throttle::fleet::Finding;
+use throttle::fleet::FleetFinding;
 
 use super::report::Report;
 use super::text::{
@@ -23,7 +23,7 @@ pub(super) fn html(report: &Report, top: usize) -> String {
     let mut page = paragraphs(&summary(report));
     page.push_str("<h2>Threads that want to run per reserved core</h2>\n");
     page.push_str(&per_core(report));
-    let held: Vec<&Finding> = throttled(report).take(top).collect();
+    let held: Vec<&FleetFinding> = throttled(report).take(top).collect();
     if !held.is_empty() {
         page.push_str("<h2>Latency to be won</h2>\n<p>Threads that stand still because of the quota, on average.</p>\n");
         let rows = held.iter().map(|finding| {
@@ -42,7 +42,7 @@ pub(super) fn html(report: &Report, top: usize) -> String {
             page.push_str(&histogram(finding));
         }
     }
-    let giving: Vec<&Finding> = giving(report).into_iter().take(top).collect();
+    let giving: Vec<&FleetFinding> = giving(report).into_iter().take(top).collect();
     if !giving.is_empty() {
         page.push_str(
             "<h2>CPU to be given back</h2>\n<p>Cores above what 999 of 1,000 windows of 10 ms stay within.</p>\n",
@@ -89,7 +89,7 @@ fn per_core(report: &Report) -> String {
 }
 
 /// A service's cores in use as a share of its limit.
-fn histogram(finding: &Finding) -> String {
+fn histogram(finding: &FleetFinding) -> String {
     let mut below = 0.0;
     let mut bars = Vec::new();
     let mut limit_at = 0.0;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use throttle::fleet::{Finding, State};
+use throttle::fleet::{FleetFinding, SavingState};
 
 use super::report::Report;
 use crate::table::table;
@@ -29,12 +29,12 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
             "{} are throttled, {} of them with less than 90 % of their quota in use: {standing:.1} threads stand still, on \
              average.",
             throttled(report).count(),
-            count(State::Throttled)
+            count(SavingState::Throttled)
         ),
         format!(
             "{} could give back {:.1} cores ({} of what is reserved) and still stay within their limit in 999 of 1,000 windows \
              of 10 ms.",
-            count(State::Roomy),
+            count(SavingState::Roomy),
             fleet.give_back_cores,
             percent(fleet.give_back_cores / fleet.limit_cores.max(1e-9))
         ),
@@ -54,13 +54,13 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
             percent(above.count() as f64 / fleet.runnable_per_core.len() as f64)
         ));
     }
-    let sharing = count(State::Shares);
+    let sharing = count(SavingState::Shares);
     if sharing > 0 {
         sentences.push(format!(
             "Not given back: what {sharing} leave of limits that groups above them have, as others may use it."
         ));
     }
-    let (unlimited, unknown) = (count(State::NoLimit), count(State::Unknown));
+    let (unlimited, unknown) = (count(SavingState::NoLimit), count(SavingState::Unknown));
     if unlimited + unknown > 0 {
         sentences.push(format!(
             "Not judged: services of which not every shard has a limit, {unlimited}, of which too little was counted, {unknown}."
@@ -70,9 +70,14 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
 }
 
 /// Those in which threads stand still because of a quota, worst first.
-pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &Finding> {
+pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &FleetFinding> {
     let services = report.fleet.services.iter();
-    services.filter(|finding| matches!(finding.state, State::Throttled | State::QuotaTooSmall))
+    services.filter(|finding| {
+        matches!(
+            finding.state,
+            SavingState::Throttled | SavingState::QuotaTooSmall
+        )
+    })
 }
 
 pub(super) fn text(report: &Report, top: usize) -> String {
@@ -98,7 +103,7 @@ pub(super) fn text(report: &Report, top: usize) -> String {
     for finding in giving(report).into_iter().take(top) {
         rows.add_row(giving_row(finding, " cores"));
     }
-    if report.fleet.in_state(State::Roomy).next().is_some() {
+    if report.fleet.in_state(SavingState::Roomy).next().is_some() {
         let _ = writeln!(text, "\nCPU to be given back\n{rows}");
     }
     text
@@ -119,7 +124,7 @@ pub(super) const THROTTLED_HEAD: [&str; 8] = [
 const STANDING_AT: usize = 6;
 
 /// A throttled service, for a table.
-pub(super) fn throttled_row(report: &Report, finding: &Finding) -> Vec<String> {
+pub(super) fn throttled_row(report: &Report, finding: &FleetFinding) -> Vec<String> {
     let service = &finding.service;
     let worst = report.worst.get(&service.name);
     vec![
@@ -143,7 +148,7 @@ pub(super) const GIVING_HEAD: [&str; 6] =
     ["service", "shards", "cores", "in use", "peak", "give back"];
 
 /// A service that could give cores back, for a table; `unit` follows their number.
-pub(super) fn giving_row(finding: &Finding, unit: &str) -> Vec<String> {
+pub(super) fn giving_row(finding: &FleetFinding, unit: &str) -> Vec<String> {
     vec![
         finding.service.name.clone(),
         format!("{:.0}", finding.service.shards),
@@ -155,13 +160,13 @@ pub(super) fn giving_row(finding: &Finding, unit: &str) -> Vec<String> {
 }
 
 /// Those that could give something back, most first.
-pub(super) fn giving(report: &Report) -> Vec<&Finding> {
-    let mut giving: Vec<&Finding> = report.fleet.in_state(State::Roomy).collect();
+pub(super) fn giving(report: &Report) -> Vec<&FleetFinding> {
+    let mut giving: Vec<&FleetFinding> = report.fleet.in_state(SavingState::Roomy).collect();
     giving.sort_by(|a, b| b.give_back_cores.total_cmp(&a.give_back_cores));
     giving
 }
 
-fn in_use(finding: &Finding) -> String {
+fn in_use(finding: &FleetFinding) -> String {
     percent(finding.service.used_cores / finding.service.limit_cores.max(1e-9))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use relayout::{Process, State, Status, Store};
+use relayout::{ManifestStore, Process, ProcessState, RelayoutStatus};
 use serde_json::Value;
 
 use super::faults::{Program, as_str, is_root};
@@ -28,10 +28,10 @@ fn is_laid_out(program: &Program) -> bool {
 }
 
 /// As it would be where that process, if any, drives it.
-fn put_down(toy: &Toy, program: &Program, state: State, by: Option<u32>) {
+fn put_down(toy: &Toy, program: &Program, state: ProcessState, by: Option<u32>) {
     let start_time = |pid| host::start_time(&host::Roots::default(), pid).unwrap();
-    let store = Store::open(&toy.path("state")).unwrap();
-    let mut status = Status::new(program.pid, start_time(program.pid), "program");
+    let store = ManifestStore::open(&toy.path("state")).unwrap();
+    let mut status = RelayoutStatus::new(program.pid, start_time(program.pid), "program");
     status.state = state;
     status.by = by.map(|pid| (pid, start_time(pid)));
     status.save(&store).unwrap();
@@ -45,9 +45,9 @@ fn a_restore_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
     let toy = Toy::new();
     let mut program = Program::start(&["plain"]);
     for (state, stays) in [
-        (State::Verifying, false),
-        (State::Optimized, true),
-        (State::Reoptimizing, false),
+        (ProcessState::Verifying, false),
+        (ProcessState::Optimized, true),
+        (ProcessState::Reoptimizing, false),
     ] {
         lay_out(&toy, &program);
         put_down(&toy, &program, state, None);
@@ -68,7 +68,7 @@ fn a_restore_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
     }
     program.assert_as_before();
     lay_out(&toy, &program);
-    put_down(&toy, &program, State::Optimized, None);
+    put_down(&toy, &program, ProcessState::Optimized, None);
     program.quit();
     let restored = toy.restore().with_code(0);
     assert!(restored.stdout.contains("gone"), "{}", restored.stdout);
@@ -84,7 +84,7 @@ fn a_process_that_another_slackline_is_at_work_on_is_left_to_it() {
     let mut program = Program::start(&["plain"]);
     lay_out(&toy, &program);
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-    put_down(&toy, &program, State::Verifying, Some(other.id()));
+    put_down(&toy, &program, ProcessState::Verifying, Some(other.id()));
     let at_work = format!("slackline {} is at work on", other.id());
     Ended::of(toy.slackline(&as_str(&program.start_arguments())))
         .with_code(2)
@@ -116,7 +116,10 @@ fn a_start_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
         return;
     }
     let toy = Toy::new();
-    for (state, code, stays) in [(State::Verifying, 1, false), (State::Optimized, 0, true)] {
+    for (state, code, stays) in [
+        (ProcessState::Verifying, 1, false),
+        (ProcessState::Optimized, 0, true),
+    ] {
         let mut program = Program::start(&["plain"]);
         lay_out(&toy, &program);
         put_down(&toy, &program, state, None);
@@ -140,7 +143,7 @@ fn a_start_that_could_not_undo_what_nobody_verified_says_so_and_ends_with_4() {
     let toy = Toy::new();
     let mut program = Program::start(&["plain"]);
     lay_out(&toy, &program);
-    put_down(&toy, &program, State::Verifying, None);
+    put_down(&toy, &program, ProcessState::Verifying, None);
     program.say("t");
     let ended = Ended::of(toy.slackline(&as_str(&program.start_arguments()))).with_code(4);
     let printed: Value = serde_json::from_str(&ended.stdout).unwrap();

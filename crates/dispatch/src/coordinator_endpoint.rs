@@ -12,7 +12,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{Client, HeaderMap};
 use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
-use tuner::protocol::{Order, Reply, Request};
+use tuner::protocol::{Reply, WorkOrder, WorkerMessage};
 
 use crate::config::ServerConfig;
 use crate::connection::{COORDINATOR, STREAM, WORK, connect};
@@ -29,7 +29,7 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 const UNDER_WAY_MAX: i64 = 100_000;
 
 /// The coordinator's end of NATS, with a runtime of its own.
-pub struct Office {
+pub struct CoordinatorEndpoint {
     runtime: tokio::runtime::Runtime,
     client: Client,
     signer: Signer,
@@ -38,7 +38,7 @@ pub struct Office {
     classes: Mutex<BTreeSet<String>>,
 }
 
-impl Office {
+impl CoordinatorEndpoint {
     /// Connects, now or as soon as NATS is there. What is in the way is reported.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Office {
     }
 
     /// Has workers' questions answered, from now on.
-    pub fn answer(&self, answer: Arc<dyn Fn(Request) -> Reply + Send + Sync>) {
+    pub fn answer(&self, answer: Arc<dyn Fn(WorkerMessage) -> Reply + Send + Sync>) {
         let client = self.client.clone();
         self.runtime.spawn(async move {
             let at_once = Arc::new(Semaphore::new(ANSWERS_AT_ONCE));
@@ -108,7 +108,7 @@ impl Office {
     ///
     /// # Errors
     /// Why the queue cannot be reached now.
-    pub fn publish(&self, class: &str, order: &Order) -> Result<(), String> {
+    pub fn publish(&self, class: &str, order: &WorkOrder) -> Result<(), String> {
         let put = self.put(class, order);
         let put = async { tokio::time::timeout(PUBLISH_TIMEOUT, put).await };
         let put = match self.runtime.block_on(put) {
@@ -126,7 +126,7 @@ impl Office {
         self.classes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn put(&self, class: &str, order: &Order) -> Result<(), String> {
+    async fn put(&self, class: &str, order: &WorkOrder) -> Result<(), String> {
         let context = jetstream::new(self.client.clone());
         if !self.known().contains(class) {
             self.make_class(&context, class).await?;

@@ -3,8 +3,8 @@
 
 mod noise;
 
-use latency_stats::{SequentialTest, Verdict};
 use noise::{Shape, autocorrelated, draw};
+use paired_stats::{SequentialTest, SequentialVerdict};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -32,7 +32,7 @@ fn called_worse(
         if let Some(block) = series(&mut rng)
             .into_iter()
             .take(planned)
-            .position(|x| test.push(x) == Verdict::Worse)
+            .position(|x| test.push(x) == SequentialVerdict::Worse)
         {
             stops.push(block + 1);
         }

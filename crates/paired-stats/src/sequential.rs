@@ -7,7 +7,7 @@ use crate::summary::Moments;
 
 /// What the blocks so far say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SequentialVerdict {
     /// Not shown: measure on.
     Continue,
     /// The mean log ratio is above the limit, at the error rate of the test. Final: later blocks do
@@ -42,13 +42,13 @@ pub enum Verdict {
 /// ([`lag_one_autocorrelation`](crate::lag_one_autocorrelation)).
 ///
 /// ```
-/// use latency_stats::{SequentialTest, Verdict};
+/// use paired_stats::{SequentialTest, SequentialVerdict};
 ///
 /// // Abort once it is shown (error rate 5 %) that the experiment costs more than the control: first look after 3 of 4 blocks.
 /// let mut test = SequentialTest::new(0.0, 0.05, 3, 4);
-/// let verdicts: Vec<Verdict> =
+/// let verdicts: Vec<SequentialVerdict> =
 ///     [1.11f64, 1.09, 1.12].map(|ratio| test.push(ratio.ln())).to_vec();
-/// assert_eq!(verdicts, [Verdict::Continue, Verdict::Continue, Verdict::Worse]);
+/// assert_eq!(verdicts, [SequentialVerdict::Continue, SequentialVerdict::Continue, SequentialVerdict::Worse]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequentialTest {
@@ -91,7 +91,7 @@ impl SequentialTest {
     /// How often a test of these numbers looks: 0 means that it can never decide.
     ///
     /// ```
-    /// use latency_stats::SequentialTest;
+    /// use paired_stats::SequentialTest;
     /// assert_eq!(SequentialTest::looks(3, 4), 1);
     /// assert_eq!(SequentialTest::looks(3, 3), 0);
     /// ```
@@ -102,7 +102,7 @@ impl SequentialTest {
 
     /// Takes the log ratio of one more block. A value that is not finite carries no information and
     /// is not counted.
-    pub fn push(&mut self, log_ratio: f64) -> Verdict {
+    pub fn push(&mut self, log_ratio: f64) -> SequentialVerdict {
         let excess = log_ratio - self.limit_log_ratio;
         if excess.is_finite() {
             self.moments.push(excess);
@@ -111,9 +111,9 @@ impl SequentialTest {
             self.worse |= is_look && self.p_value() <= self.level;
         }
         if self.worse {
-            Verdict::Worse
+            SequentialVerdict::Worse
         } else {
-            Verdict::Continue
+            SequentialVerdict::Continue
         }
     }
 
@@ -162,19 +162,19 @@ mod tests {
     #[test]
     fn the_first_block_and_the_last_one_decide_nothing() {
         let mut test = SequentialTest::new(0.0, 0.05, 1, 3);
-        assert_eq!(test.push(100.0), Verdict::Continue);
+        assert_eq!(test.push(100.0), SequentialVerdict::Continue);
         // Two looks are planned: the one after the second block is the only one before the end.
-        assert_eq!(test.push(100.0), Verdict::Worse);
+        assert_eq!(test.push(100.0), SequentialVerdict::Worse);
         let mut none = SequentialTest::new(0.0, 0.05, 3, 3);
-        assert!((0..3).all(|_| none.push(0.1) == Verdict::Continue));
+        assert!((0..3).all(|_| none.push(0.1) == SequentialVerdict::Continue));
     }
 
     #[test]
     fn identical_blocks() {
         let mut same = SequentialTest::new(0.0, 0.05, 3, 200);
-        assert!((0..100).all(|_| same.push(0.0) == Verdict::Continue));
+        assert!((0..100).all(|_| same.push(0.0) == SequentialVerdict::Continue));
         let mut off = SequentialTest::new(0.0, 0.05, 3, 200);
-        let first = (1..=9).find(|_| off.push(0.1) == Verdict::Worse);
+        let first = (1..=9).find(|_| off.push(0.1) == SequentialVerdict::Worse);
         assert_eq!(first, Some(3));
     }
 
@@ -183,26 +183,26 @@ mod tests {
         let mut better = SequentialTest::new(0.0, 0.05, 3, 60);
         for i in 0..50 {
             let x = -0.1 - 0.001 * f64::from(i % 3);
-            assert_eq!(better.push(x), Verdict::Continue);
+            assert_eq!(better.push(x), SequentialVerdict::Continue);
         }
         let mut worse = SequentialTest::new(0.0, 0.05, 3, 60);
         for _ in 0..10 {
             worse.push(0.1);
         }
-        assert_eq!(worse.push(-50.0), Verdict::Worse);
+        assert_eq!(worse.push(-50.0), SequentialVerdict::Worse);
     }
 
     #[test]
     fn waits_for_the_minimum_and_skips_what_is_not_finite() {
         let mut test = SequentialTest::new(0.0, 0.05, 8, 20);
         for x in [f64::NAN, f64::INFINITY] {
-            assert_eq!(test.push(x), Verdict::Continue);
+            assert_eq!(test.push(x), SequentialVerdict::Continue);
         }
         assert_eq!(test.n(), 0);
-        let first = (1..=9).find(|_| test.push(0.1) == Verdict::Worse);
+        let first = (1..=9).find(|_| test.push(0.1) == SequentialVerdict::Worse);
         assert_eq!(first, Some(8));
         let mut never = SequentialTest::new(0.0, 0.0, 2, 60);
-        assert!((0..50).all(|_| never.push(0.1) == Verdict::Continue));
+        assert!((0..50).all(|_| never.push(0.1) == SequentialVerdict::Continue));
     }
 
     /// A test of 50 blocks at this limit. The level of each look is computed once: it takes a

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::{find_stub, take_out_stub};
 use crate::chain::Chain;
-use crate::manifest::{LoadedObject, Manifest, Patch, Region, Store};
+use crate::manifest::{AppliedPatch, LoadedObject, Manifest, ManifestStore, Region};
 use crate::maps::{self, Mapping, PAGE};
 use crate::patching::{Switched, places, write_image};
 use crate::process::{Object, Process};
@@ -23,7 +23,7 @@ use crate::{Declined, RelayoutError, family, reclaim, sharing};
 
 /// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
-pub struct CodeCache {
+pub struct PatchedProcess {
     /// The process; where it has ended, one of those that were forked from it.
     pub process: Process,
     /// What is on disk about it.
@@ -32,18 +32,18 @@ pub struct CodeCache {
     members: Vec<Process>,
     /// Whether an unwinder is to be led to the code that is announced.
     pub(crate) has_unwinder: bool,
-    store: Store,
+    store: ManifestStore,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
 }
 
-impl CodeCache {
+impl PatchedProcess {
     /// Reads what is on disk about the process, or begins. What an earlier program of the same
     /// process left in others is rolled back.
     ///
     /// # Errors
     /// [`RelayoutError::Manifest`], those of rolling back.
-    pub fn open(store: &Store, process: Process) -> Result<Self, RelayoutError> {
+    pub fn open(store: &ManifestStore, process: Process) -> Result<Self, RelayoutError> {
         let mut known = store.load(process.pid, process.start_time)?;
         if let Some(earlier) = known.take_if(|known| !known.is_of(&process))
             && let Some(mut earlier) = Self::of(store, earlier)?
@@ -59,7 +59,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// [`Declined::NotPermitted`], [`RelayoutError::Host`].
-    pub fn of(store: &Store, manifest: Manifest) -> Result<Option<Self>, RelayoutError> {
+    pub fn of(store: &ManifestStore, manifest: Manifest) -> Result<Option<Self>, RelayoutError> {
         let mut members = family::members(&manifest);
         let leader = match Process::open(manifest.pid) {
             Err(error) if error.is_missing_privilege() => return Err(error),
@@ -76,7 +76,7 @@ impl CodeCache {
         Ok(Some(Self::new(store, process, manifest)))
     }
 
-    fn new(store: &Store, process: Process, manifest: Manifest) -> Self {
+    fn new(store: &ManifestStore, process: Process, manifest: Manifest) -> Self {
         Self {
             process,
             manifest,
@@ -207,7 +207,10 @@ impl CodeCache {
 
     /// Announces a stub in the text, and with it whatever else was put down in the manifest and who
     /// is written into.
-    pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
+    pub(crate) fn announce_stub(
+        &mut self,
+        maps: &[Mapping],
+    ) -> Result<AppliedPatch, RelayoutError> {
         let stub = find_stub(&self.process, &self.manifest, maps)?;
         self.manifest.stub = Some(stub.clone());
         self.save()?;
@@ -231,7 +234,7 @@ impl CodeCache {
         // before is found by looking again.
         loop {
             self.gather();
-            let names = self.family().map(Process::name);
+            let names = self.family().map(Process::id);
             if names.filter(|name| !done.contains(name)).count() == 0 {
                 break;
             }
@@ -247,7 +250,7 @@ impl CodeCache {
                 self.join(number, &mut switched.left_out)?;
             }
             for process in self.family() {
-                if !done.insert(process.name())
+                if !done.insert(process.id())
                     || switched.left_out.iter().any(|(pid, _)| *pid == process.pid)
                 {
                     continue;
@@ -275,7 +278,7 @@ impl CodeCache {
         number: u32,
         others: &[u32],
     ) -> Result<Switched, RelayoutError> {
-        let wanted: &[Patch] = match number {
+        let wanted: &[AppliedPatch] = match number {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
         };
@@ -341,15 +344,15 @@ impl CodeCache {
             .members
             .iter()
             .filter(is_new)
-            .map(Process::name)
+            .map(Process::id)
             .collect();
         if !lacking.is_empty() {
-            let alive: Vec<(u32, u64)> = self.members.iter().map(Process::name).collect();
+            let alive: Vec<(u32, u64)> = self.members.iter().map(Process::id).collect();
             self.manifest.members = alive;
             let maps = self.process.maps()?;
             let stub = self.announce_stub(&maps)?;
             for member in &self.members {
-                if !lacking.contains(&member.name()) {
+                if !lacking.contains(&member.id()) {
                     continue;
                 }
                 let (leader, unwinder) = (&self.process.memory, self.manifest.unwinder.as_ref());
@@ -368,7 +371,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// Those of stopping, [`RelayoutError::Memory`].
-    pub fn rollback(&mut self) -> Result<(Switched, Kept), RelayoutError> {
+    pub fn rollback(&mut self) -> Result<(Switched, UnreleasedMemory), RelayoutError> {
         let _lock = self.lock()?;
         let mut switched = self.switch_locked(0)?;
         // Where a thread waits inside a place it is still ours: that stays on record.
@@ -407,14 +410,14 @@ impl CodeCache {
     /// Gives back the memory of layouts that were forgotten.
     ///
     /// # Errors
-    /// As [`CodeCache::rollback`].
-    pub fn reclaim(&mut self) -> Result<Kept, RelayoutError> {
+    /// As [`PatchedProcess::rollback`].
+    pub fn reclaim(&mut self) -> Result<UnreleasedMemory, RelayoutError> {
         let _lock = self.lock()?;
         self.reclaim_locked(false)
     }
 
-    fn reclaim_locked(&mut self, is_rollback: bool) -> Result<Kept, RelayoutError> {
-        let mut kept = Kept::default();
+    fn reclaim_locked(&mut self, is_rollback: bool) -> Result<UnreleasedMemory, RelayoutError> {
+        let mut kept = UnreleasedMemory::default();
         let generations = self.manifest.generations.iter();
         let used: BTreeSet<u64> = match is_rollback {
             true => BTreeSet::new(),
@@ -479,7 +482,7 @@ impl CodeCache {
         let mut is_free = true;
         loop {
             self.gather();
-            let names: Vec<(u32, u64)> = self.family().map(Process::name).collect();
+            let names: Vec<(u32, u64)> = self.family().map(Process::id).collect();
             if names.iter().all(|name| done.contains(name)) {
                 return Ok(is_free);
             }
@@ -490,7 +493,7 @@ impl CodeCache {
             let maps = self.process.maps()?;
             let stub = self.announce_stub(&maps)?;
             for process in self.family() {
-                if !done.insert(process.name()) {
+                if !done.insert(process.id()) {
                     continue;
                 }
                 match reclaim::unmap(process, &self.manifest, region, &stub) {
@@ -511,7 +514,7 @@ fn closed<'a>(maps: &[Mapping], objects: &'a [LoadedObject]) -> Vec<&'a LoadedOb
 
 /// Memory that could not be given back yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct UnreleasedMemory {
     /// How much.
     pub bytes: u64,
     /// What went wrong, where it is not that something may still return into it.

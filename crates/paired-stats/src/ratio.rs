@@ -59,10 +59,10 @@ impl Pair {
 /// [`StatsError::Confidence`].
 ///
 /// ```
-/// use latency_stats::{Pair, ratio_interval};
+/// use paired_stats::{Pair, ratio_interval};
 /// let same = vec![Pair { control: 5.0, experiment: 5.0 }; 3];
 /// assert!(ratio_interval(&same, 0.95)?.contains(1.0));
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn ratio_interval(blocks: &[Pair], confidence: f64) -> Result<Interval, StatsError> {
     Ok(t_interval(&log_ratios(blocks)?, confidence, "blocks")?.exp())
@@ -92,11 +92,11 @@ pub fn ratio_interval(blocks: &[Pair], confidence: f64) -> Result<Interval, Stat
 /// unusable block, [`StatsError::Confidence`].
 ///
 /// ```
-/// use latency_stats::{Pair, ratio_interval_of_runs};
+/// use paired_stats::{Pair, ratio_interval_of_runs};
 /// let run = |experiment| vec![Pair { control: 100.0, experiment }; 4];
 /// let ratio = ratio_interval_of_runs(&[run(90.0), run(92.0), run(91.0)], 0.95)?;
 /// assert!(ratio.excludes(1.0) && ratio.contains(0.91));
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn ratio_interval_of_runs(runs: &[Vec<Pair>], confidence: f64) -> Result<Interval, StatsError> {
     let run_means = runs
@@ -121,12 +121,12 @@ pub fn ratio_interval_of_runs(runs: &[Vec<Pair>], confidence: f64) -> Result<Int
 /// As [`ratio_interval`].
 ///
 /// ```
-/// use latency_stats::{Pair, log_ratio_moments};
+/// use paired_stats::{Pair, log_ratio_moments};
 /// let blocks = [Pair { control: 1.0, experiment: 1.0 }, Pair { control: 1.0, experiment: 1.21 }];
 /// let (mean, variance) = log_ratio_moments(&blocks)?;
 /// assert!((mean - 1.1f64.ln()).abs() < 1e-12);
 /// assert!((variance - mean * mean).abs() < 1e-12);
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn log_ratio_moments(blocks: &[Pair]) -> Result<(f64, f64), StatsError> {
     let moments = Moments::of(log_ratios(blocks)?);

@@ -11,8 +11,8 @@
 
 mod noise;
 
-use latency_stats::{Pair, ratio_interval, ratio_interval_of_runs};
 use noise::{Shape, autocorrelated, draw};
+use paired_stats::{Pair, ratio_interval, ratio_interval_of_runs};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

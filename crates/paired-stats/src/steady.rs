@@ -73,7 +73,7 @@ impl Warmth {
 /// be flat, which takes the longer the noisier it is.
 ///
 /// ```
-/// use latency_stats::warmth;
+/// use paired_stats::warmth;
 ///
 /// let mut slices = vec![9.0, 5.0, 3.0, 2.2];
 /// assert!(!warmth(&slices).is_steady());

@@ -2,8 +2,8 @@
 
 mod noise;
 
-use latency_stats::DriftTest;
 use noise::{Shape, autocorrelated, draw};
+use paired_stats::DriftTest;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

@@ -20,9 +20,9 @@ const HALF_GRID: usize = 40;
 ///
 /// ```
 /// // Three looks at 95 %: Pocock's table has 0.0221 for each.
-/// let each = latency_stats::confidence_of_each_look(0.95, 3);
+/// let each = paired_stats::confidence_of_each_look(0.95, 3);
 /// assert!((each - (1.0 - 0.0221)).abs() < 2e-4, "{each}");
-/// assert_eq!(latency_stats::confidence_of_each_look(0.95, 1), 0.95);
+/// assert_eq!(paired_stats::confidence_of_each_look(0.95, 1), 0.95);
 /// ```
 #[must_use]
 pub fn confidence_of_each_look(confidence: f64, looks: usize) -> f64 {

@@ -8,7 +8,7 @@
 //! numbers.
 //!
 //! ```
-//! use latency_stats::{Pair, ratio_interval};
+//! use paired_stats::{Pair, ratio_interval};
 //!
 //! let blocks = [
 //!     Pair { control: 100.0, experiment: 91.0 },
@@ -19,7 +19,7 @@
 //! let ratio = ratio_interval(&blocks, 0.95)?;
 //! assert!(ratio.high < 1.0, "the experiment used less");
 //! assert!(ratio.excludes(1.0));
-//! # Ok::<(), latency_stats::StatsError>(())
+//! # Ok::<(), paired_stats::StatsError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub use drift::DriftTest;
 pub use interval::{Interval, difference_interval, mean_interval, share_interval};
 pub use looks::confidence_of_each_look;
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
-pub use sequential::{SequentialTest, Verdict};
+pub use sequential::{SequentialTest, SequentialVerdict};
 pub use steady::{Warmth, warmth};
 pub use summary::{Summary, lag_one_autocorrelation, quantile, summary};
 

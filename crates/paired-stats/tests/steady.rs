@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use latency_stats::{Warmth, warmth};
+use paired_stats::{Warmth, warmth};
 use rand::{Rng as _, SeedableRng as _};
 
 /// Slices that are measured after the warm-up: an evaluation of six blocks of 5 s.

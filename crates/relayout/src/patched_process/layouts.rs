@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::CodeCache;
+use super::PatchedProcess;
 use crate::RelayoutError;
-use crate::manifest::{Generation, Patch, Region};
+use crate::manifest::{AppliedPatch, Generation, Region};
 use crate::maps::PAGE;
 use crate::patching::originals;
 use crate::process::Object;
 use crate::region;
 use crate::unwinder::Unwinder;
 
-impl CodeCache {
+impl PatchedProcess {
     /// Announces a layout: its patches, whose old bytes must be what the process holds while no
     /// layout is in force. What crosses a page, overlaps another patch or does not hold the old
     /// bytes is left out; how many were is the second number. The first is the generation's. All
@@ -21,7 +21,7 @@ impl CodeCache {
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
     pub fn announce(
         &mut self,
-        patches: Vec<Patch>,
+        patches: Vec<AppliedPatch>,
         regions: &[Region],
     ) -> Result<(u32, usize), RelayoutError> {
         let wanted = patches.len();
@@ -34,10 +34,10 @@ impl CodeCache {
     /// Announces several layouts at once, so that the disk is waited for once. Their numbers.
     ///
     /// # Errors
-    /// As [`CodeCache::announce`].
+    /// As [`PatchedProcess::announce`].
     pub fn announce_all(
         &mut self,
-        layouts: Vec<Vec<Patch>>,
+        layouts: Vec<Vec<AppliedPatch>>,
         regions: &[Region],
     ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
@@ -70,9 +70,12 @@ impl CodeCache {
     }
 
     /// The patches that can be made.
-    fn applicable(&self, mut patches: Vec<Patch>) -> Result<Vec<Patch>, RelayoutError> {
+    fn applicable(
+        &self,
+        mut patches: Vec<AppliedPatch>,
+    ) -> Result<Vec<AppliedPatch>, RelayoutError> {
         let originals = originals(&self.manifest);
-        let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
+        let mut kept: Vec<AppliedPatch> = Vec::with_capacity(patches.len());
         patches.sort_by_key(|patch| patch.address);
         for patch in patches {
             let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
@@ -96,7 +99,7 @@ impl CodeCache {
     }
 
     /// Puts down which files the patches are in.
-    fn note_objects(&mut self, objects: &[Object], patches: &[Patch]) {
+    fn note_objects(&mut self, objects: &[Object], patches: &[AppliedPatch]) {
         for object in objects {
             let known = object.loaded();
             let first = patches.partition_point(|patch| patch.address < known.start);
@@ -131,13 +134,13 @@ impl CodeCache {
     /// Whether some place still holds what a layout that is not in force put there.
     fn is_somewhere(&self, number: u32) -> Result<bool, RelayoutError> {
         let in_force = self.manifest.generation(self.manifest.generation);
-        let in_force: BTreeMap<u64, &Patch> = in_force
+        let in_force: BTreeMap<u64, &AppliedPatch> = in_force
             .iter()
             .flat_map(|generation| &generation.patches)
             .map(|patch| (patch.address, patch))
             .collect();
         for patch in &self.manifest.generation(number)?.patches {
-            let same = |known: &&Patch| known.new == patch.new;
+            let same = |known: &&AppliedPatch| known.new == patch.new;
             if in_force.get(&patch.address).is_some_and(same) {
                 continue;
             }

@@ -20,7 +20,7 @@ pub struct Summary {
 /// Summarises `values`; `None` if there are none, or one of them is infinite or not a number.
 ///
 /// ```
-/// let s = latency_stats::summary(&[1.0, 2.0, 3.0]).unwrap();
+/// let s = paired_stats::summary(&[1.0, 2.0, 3.0]).unwrap();
 /// assert_eq!((s.n, s.mean, s.sd, s.min, s.max), (3, 2.0, 1.0, 1.0, 3.0));
 /// ```
 pub fn summary(values: &[f64]) -> Option<Summary> {
@@ -48,7 +48,7 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
 /// `None` if there are no values, one is not finite, or `q` is outside 0..=1.
 ///
 /// ```
-/// assert_eq!(latency_stats::quantile(&[4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
+/// assert_eq!(paired_stats::quantile(&[4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
 /// ```
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     if values.is_empty() || values.iter().any(|v| !v.is_finite()) || !(0.0..=1.0).contains(&q) {
@@ -77,7 +77,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 /// than three values, values that are not finite, or no spread.
 ///
 /// ```
-/// let r = latency_stats::lag_one_autocorrelation(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+/// let r = paired_stats::lag_one_autocorrelation(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
 /// assert!((r - 0.4).abs() < 1e-12);
 /// ```
 pub fn lag_one_autocorrelation(values: &[f64]) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! The store as the ledger of one sitting of an experiment.
+//! The store as the ledger of one session of an experiment.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use tuner::TunerError;
 use tuner::continuous::{Alert, Task, ask};
 use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
-use tuner::ledger::{self, Event, Kept, Ledger};
+use tuner::ledger::{self, Ledger, LedgerEvent, ResumeState};
 use tuner::report::{EvaluationRecord, Failure};
 
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
-use crate::store::{Running, Wish};
+use crate::store::{RunningEvaluation, UserRequest};
 
-pub(crate) struct Sitting<'a> {
+pub(crate) struct RunSession<'a> {
     coordinator: &'a Coordinator,
     id: i64,
     /// The first enqueued configuration, as it was offered last.
@@ -27,7 +27,7 @@ pub(crate) struct Sitting<'a> {
     until: Option<Instant>,
 }
 
-impl<'a> Sitting<'a> {
+impl<'a> RunSession<'a> {
     pub(crate) fn new(coordinator: &'a Coordinator, id: i64) -> Self {
         Self {
             coordinator,
@@ -63,28 +63,28 @@ impl<'a> Sitting<'a> {
         })
     }
 
-    /// How long the evaluations of earlier sittings took.
+    /// How long the evaluations of earlier sessions took.
     pub(crate) fn elapsed_s(&self) -> Result<f64, Error> {
         let evaluations = self.coordinator.store.evaluations(self.id, 1)?;
         Ok(evaluations.iter().map(|row| row.record.duration_s).sum())
     }
 
     fn progress(&self, change: impl FnOnce(&mut Progress)) {
-        if let Some(present) = &mut *self.coordinator.present() {
-            change(&mut present.progress);
+        if let Some(current_run) = &mut *self.coordinator.current_run() {
+            change(&mut current_run.progress);
         }
         self.coordinator.store.touch();
     }
 
-    fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
+    fn write(&mut self, event: &LedgerEvent<'_>) -> Result<(), Error> {
         let (store, id) = (&self.coordinator.store, self.id);
         match event {
-            Event::Started {
+            LedgerEvent::Started {
                 number,
                 configuration,
                 ..
             } => {
-                let running = Running {
+                let running = RunningEvaluation {
                     number: *number,
                     configuration: (*configuration).clone(),
                 };
@@ -96,27 +96,27 @@ impl<'a> Sitting<'a> {
                     progress.blocks = 0;
                 });
             }
-            Event::Block { done, of, block } => {
+            LedgerEvent::Block { done, of, block } => {
                 if let Some(number) = self.number {
                     store.add_block(id, number, *done, block)?;
                 }
                 self.progress(|progress| (progress.blocks, progress.of_blocks) = (*done, *of));
             }
-            Event::Ended(record) => {
+            LedgerEvent::Ended(record) => {
                 store.ended(id, &self.outcome(record)?)?;
                 self.number = None;
-                if let Some(present) = &mut *self.coordinator.present() {
-                    present.progress.evaluation = None;
+                if let Some(current_run) = &mut *self.coordinator.current_run() {
+                    current_run.progress.evaluation = None;
                     // One that came too late is not for the next.
-                    present.interrupt.evaluation_is_over();
+                    current_run.interrupt.evaluation_is_over();
                 }
             }
-            Event::Planned(plan) => store.set_plan(id, plan)?,
-            Event::Verifying { arm, run, of } => self.progress(|progress| {
+            LedgerEvent::Planned(plan) => store.set_plan(id, plan)?,
+            LedgerEvent::Verifying { arm, run, of } => self.progress(|progress| {
                 progress.verifying = Some(format!("{arm}, run {run} of {of}"));
                 progress.blocks = 0;
             }),
-            Event::Verified(run) => store.add_run(id, run)?,
+            LedgerEvent::Verified(run) => store.add_run(id, run)?,
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<'a> Sitting<'a> {
         let mut record = record.clone();
         let by_signal = record.reason.as_deref() != Some(BY_USER);
         if record.outcome == Outcome::Killed && by_signal {
-            if self.coordinator.store.experiment(self.id)?.wish == Some(Wish::Stop) {
+            if self.coordinator.store.experiment(self.id)?.wish == Some(UserRequest::Stop) {
                 record.reason = Some("the experiment ended".into());
             } else {
                 record.outcome = Outcome::Failed;
@@ -141,11 +141,11 @@ impl<'a> Sitting<'a> {
         Ok(record)
     }
 
-    fn read_kept(&self) -> Result<Kept, Error> {
+    fn read_kept(&self) -> Result<ResumeState, Error> {
         let (store, id) = (&self.coordinator.store, self.id);
         let row = store.experiment(id)?;
         let evaluations = store.evaluations(id, 1)?.into_iter();
-        Ok(Kept {
+        Ok(ResumeState {
             started: jiff::Timestamp::from_millisecond(row.created_ms).ok(),
             evaluations: evaluations.map(|row| row.record).collect(),
             plan: row.plan,
@@ -159,12 +159,12 @@ impl<'a> Sitting<'a> {
         })
     }
 
-    fn read_wish(&mut self) -> Result<ledger::Wish, Error> {
+    fn read_wish(&mut self) -> Result<ledger::RunControl, Error> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
         let mut budget = row.budget().clone();
         // A continuous experiment verifies by itself; earlier versions took such a wish.
-        if row.wish == Some(Wish::Verify) && self.task.is_none() {
+        if row.wish == Some(UserRequest::Verify) && self.task.is_none() {
             budget.evaluations = 0;
         }
         if let Some(task) = &self.task {
@@ -173,24 +173,26 @@ impl<'a> Sitting<'a> {
             budget.wall_time_min = None;
         }
         self.offered = store.queue(self.id)?.into_iter().next();
-        Ok(ledger::Wish {
+        Ok(ledger::RunControl {
             budget: Some(budget),
             queued: self.offered.clone(),
-            pause: row.wish == Some(Wish::Pause) || store.is_queue_paused()? || self.must_pause(),
+            pause: row.wish == Some(UserRequest::Pause)
+                || store.is_queue_paused()?
+                || self.must_pause(),
         })
     }
 }
 
-impl Ledger for Sitting<'_> {
-    fn kept(&mut self) -> Result<Kept, TunerError> {
+impl Ledger for RunSession<'_> {
+    fn kept(&mut self) -> Result<ResumeState, TunerError> {
         Ok(self.read_kept()?)
     }
 
-    fn wish(&mut self) -> Result<ledger::Wish, TunerError> {
+    fn wish(&mut self) -> Result<ledger::RunControl, TunerError> {
         Ok(self.read_wish()?)
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+    fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         Ok(self.write(event)?)
     }
 }

@@ -8,8 +8,8 @@ use std::ops::Range;
 use crate::binary::FunctionId;
 use crate::error::Skip;
 use crate::jump_table::JumpTable;
-use crate::sweep::Holder;
-use crate::walk::Walk;
+use crate::sweep::AddressHolder;
+use crate::walk::Disassembly;
 
 /// Where the blocks begin that stay for this, in order. The entries of the function's own jump
 /// tables are only jumped to.
@@ -18,7 +18,7 @@ use crate::walk::Walk;
 /// All of it stays. What other code does with the address is not known: with another one, which may
 /// be the function's start or end, it makes a range.
 pub(crate) fn kept(
-    walk: &Walk<'_>,
+    walk: &Disassembly<'_>,
     id: FunctionId,
     tables: &[JumpTable],
 ) -> Result<Vec<Range<u64>>, Skip> {
@@ -41,10 +41,10 @@ pub(crate) fn kept(
     for taken in inside {
         let at = taken.target;
         match taken.holder {
-            Holder::Code(owner) if owner != Some(id) => return Err(Skip::AddressTaken),
-            Holder::Data(slot) if entries.contains(&slot) => continue,
-            Holder::Code(_) => {}
-            Holder::Data(slot) => {
+            AddressHolder::Code(owner) if owner != Some(id) => return Err(Skip::AddressTaken),
+            AddressHolder::Data(slot) if entries.contains(&slot) => continue,
+            AddressHolder::Code(_) => {}
+            AddressHolder::Data(slot) => {
                 // Beside another, it may be an end of a range.
                 let [before, after] = [slot.wrapping_sub(8), slot.wrapping_add(8)]
                     .map(|at| image.binary.elf.pointer_at(at));

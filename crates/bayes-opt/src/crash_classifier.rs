@@ -10,8 +10,8 @@
 use crate::coordinate::Coordinate;
 use crate::data::Data;
 use crate::gp::Gp;
-use crate::hyper::{Hyper, WAVE, length_penalty};
-use crate::kernel::waves_between;
+use crate::hyper::{HALF_COSINE, Hyper, length_penalty};
+use crate::kernel::half_cosines_between;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
 use crate::trend::Shared;
@@ -51,18 +51,18 @@ pub(crate) fn choose(
         ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
         ln_noise: f64::NEG_INFINITY,
         ln_scale,
-        wave: WAVE * ln_scale.exp(),
+        half_cosine: HALF_COSINE * ln_scale.exp(),
         shared: Shared::NOTHING,
         earlier: Vec::new(),
     };
-    let waves = waves_between(coordinates, WAVE, &data.points);
+    let half_cosines = half_cosines_between(coordinates, HALF_COSINE, &data.points);
     let mut best: Option<(f64, Hyper, Mode)> = None;
     // The mode of one lies near that of the next.
     let mut latent = vec![MEAN_PRIOR.0; data.n()];
     // Whether one of them is the best so far, and the variance of the best.
     let mut compare = |stretch: f64, ln_scales: &[f64]| {
         let kernel = near(stretch, 0.0).kernel(coordinates);
-        let unscaled = kernel.matrix(&data.points, &waves, None);
+        let unscaled = kernel.matrix(&data.points, &half_cosines, None);
         let mut is_better = false;
         for ln_scale in ln_scales {
             let scale = ln_scale.exp();
@@ -131,9 +131,9 @@ fn process(data: &Data, coordinates: &[Coordinate], hyper: Hyper, mode: &Mode) -
 
 /// The mode under given hyper-parameters.
 fn mode_of(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> {
-    let waves = waves_between(coordinates, hyper.wave, &data.points);
+    let half_cosines = half_cosines_between(coordinates, hyper.half_cosine, &data.points);
     let kernel = hyper.kernel(coordinates);
-    let covariance = kernel.matrix(&data.points, &waves, None);
+    let covariance = kernel.matrix(&data.points, &half_cosines, None);
     mode(data, covariance, vec![MEAN_PRIOR.0; data.n()])
 }
 
@@ -236,7 +236,7 @@ mod tests {
             ln_lengths: vec![-1.5],
             ..Hyper::prior_mode(1, Basis::Variable)
         };
-        choose(&data, &[Coordinate::Place], &start, are_many).unwrap()
+        choose(&data, &[Coordinate::Ordered], &start, are_many).unwrap()
     }
 
     #[test]
@@ -278,12 +278,12 @@ mod tests {
             ln_lengths: vec![-1.0],
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
-            wave: 0.0,
+            half_cosine: 0.0,
             shared: Shared::NOTHING,
             earlier: Vec::new(),
         };
-        let mode = mode_of(&data, &[Coordinate::Place], &hyper).unwrap();
-        let gp = condition(&data, &[Coordinate::Place], hyper).unwrap();
+        let mode = mode_of(&data, &[Coordinate::Ordered], &hyper).unwrap();
+        let gp = condition(&data, &[Coordinate::Ordered], hyper).unwrap();
         // The process through the pseudo-observations has its mean at the mode.
         for (point, latent) in data.points.iter().zip(&mode.latent) {
             assert!((gp.posterior(&[*point]).0 - latent).abs() < 1e-4);

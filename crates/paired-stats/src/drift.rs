@@ -36,7 +36,7 @@ const P_MIN: f64 = 1e-9;
 /// when the series begins is what the series is compared with: it cannot be seen.
 ///
 /// ```
-/// use latency_stats::DriftTest;
+/// use paired_stats::DriftTest;
 ///
 /// let mut test = DriftTest::new(1000.0, 7); // a false alarm in 1000 values at the most
 /// assert!(!(0..60).any(|i| test.push(0, f64::from(i * 37 % 60))));

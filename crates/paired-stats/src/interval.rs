@@ -40,10 +40,10 @@ impl Interval {
     /// (Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, §2.4, with t for z).
     ///
     /// ```
-    /// let interval = latency_stats::mean_interval(&[9.0, 10.0, 11.0, 10.0], 0.95)?;
+    /// let interval = paired_stats::mean_interval(&[9.0, 10.0, 11.0, 10.0], 0.95)?;
     /// let detectable = interval.detectable(4, 0.95).unwrap();
     /// assert!(detectable > interval.high - interval.estimate);
-    /// # Ok::<(), latency_stats::StatsError>(())
+    /// # Ok::<(), paired_stats::StatsError>(())
     /// ```
     #[must_use]
     pub fn detectable(&self, n: usize, nominal_confidence: f64) -> Option<f64> {
@@ -93,10 +93,10 @@ impl Interval {
 /// [`StatsError::TooFew`] below two values, [`StatsError::NotFinite`], [`StatsError::Confidence`].
 ///
 /// ```
-/// let interval = latency_stats::mean_interval(&[9.0, 10.0, 11.0], 0.95)?;
+/// let interval = paired_stats::mean_interval(&[9.0, 10.0, 11.0], 0.95)?;
 /// // t(2 degrees of freedom, 97.5 %) = 4.303, s/√3 = 0.577
 /// assert!((interval.high - 12.484).abs() < 1e-3);
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn mean_interval(values: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     if let Some((index, &value)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
@@ -141,9 +141,9 @@ pub(crate) fn t_interval(
 /// [`StatsError::Confidence`].
 ///
 /// ```
-/// let interval = latency_stats::difference_interval(&[1.0, 1.2, 0.8], &[2.0, 2.1, 1.9], 0.95)?;
+/// let interval = paired_stats::difference_interval(&[1.0, 1.2, 0.8], &[2.0, 2.1, 1.9], 0.95)?;
 /// assert!(interval.contains(1.0) && interval.excludes(0.0));
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     // Checks both sides.
@@ -179,9 +179,9 @@ pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64) -> Result<Inte
 /// for `n`.
 ///
 /// ```
-/// let interval = latency_stats::share_interval(9, 10, 0.95)?;
+/// let interval = paired_stats::share_interval(9, 10, 0.95)?;
 /// assert!((interval.low - 0.596).abs() < 1e-3 && (interval.high - 0.982).abs() < 1e-3);
-/// # Ok::<(), latency_stats::StatsError>(())
+/// # Ok::<(), paired_stats::StatsError>(())
 /// ```
 pub fn share_interval(count: u64, n: u64, confidence: f64) -> Result<Interval, StatsError> {
     if !(confidence > 0.0 && confidence < 1.0) {

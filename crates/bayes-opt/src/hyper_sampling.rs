@@ -11,9 +11,9 @@ use crate::coordinate::Coordinate;
 use crate::data::Data;
 use crate::gp::log_likelihood;
 use crate::hyper::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior};
-use crate::kernel::waves_between;
-use crate::slice::Chain;
-use crate::trend::may_slope;
+use crate::kernel::half_cosines_between;
+use crate::slice_sampler::Chain;
+use crate::trend::may_be_linear;
 
 /// Along ranges whose differences matter, length scales are drawn around the mode of their prior's
 /// density, which is short: most such functions bend along all of their ranges. The deviations of
@@ -28,16 +28,16 @@ const WHOLE_DEVIATION: f64 = 0.75;
 const LEVEL_DEVIATION: f64 = 1.0;
 /// How much the objective may be like that of an earlier experiment, of which one is taken: their
 /// correlation. Choices of this crate.
-const LIKENESSES: [f64; 4] = [0.6, 0.85, 0.95, 0.99];
+const TASK_CORRELATIONS: [f64; 4] = [0.6, 0.85, 0.95, 0.99];
 
 /// The priors of what is drawn.
 pub(crate) fn drawn_priors(coordinates: &[Coordinate]) -> Priors {
     let (mean, sd) = length_prior(coordinates.len());
     let lengths = coordinates.iter().map(|coordinate| match coordinate {
-        Coordinate::Level | Coordinate::Switch => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
-        Coordinate::Place => (mean, sd),
-        Coordinate::Whole => (mean - sd * sd, WHOLE_DEVIATION),
-        Coordinate::Real => (mean - sd * sd, REAL_DEVIATION),
+        Coordinate::Categorical | Coordinate::Binary => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
+        Coordinate::Ordered => (mean, sd),
+        Coordinate::Integer => (mean - sd * sd, WHOLE_DEVIATION),
+        Coordinate::Continuous => (mean - sd * sd, REAL_DEVIATION),
     });
     Priors {
         basis: Basis::Logarithm,
@@ -83,8 +83,8 @@ pub(crate) fn draw(
     };
     let standard = start.to_vec().into_iter().zip(&priors);
     let standard = standard.map(|(value, (mean, deviation))| (value - mean) / deviation);
-    let waves = waves_between(coordinates, start.wave, &data.points);
-    let log = |hyper: &Hyper| log_likelihood(data, coordinates, &waves, hyper);
+    let half_cosines = half_cosines_between(coordinates, start.half_cosine, &data.points);
+    let log = |hyper: &Hyper| log_likelihood(data, coordinates, &half_cosines, hyper);
     let mut chain = Chain::new(standard.collect(), seed, |state| log(&hyper(state)));
     let draws = (0..length.draws).map(|_| {
         (0..length.steps).for_each(|_| chain.step());
@@ -95,10 +95,10 @@ pub(crate) fn draw(
         log: logs.iter().sum(),
         hypers,
     };
-    if may_slope(coordinates) {
+    if may_be_linear(coordinates) {
         drawn.or(Drawn::with(
             &drawn.hypers,
-            |hyper| hyper.shared.slope = true,
+            |hyper| hyper.shared.linear = true,
             log,
         ));
     }
@@ -106,20 +106,21 @@ pub(crate) fn draw(
         let before = drawn.hypers.clone();
         // Half waves of all draws have the same variance.
         let related = |data: Data| {
-            let waves = waves_between(coordinates, start.wave, &data.points);
-            move |hyper: &Hyper| log_likelihood(&data, coordinates, &waves, hyper)
+            let half_cosines = half_cosines_between(coordinates, start.half_cosine, &data.points);
+            move |hyper: &Hyper| log_likelihood(&data, coordinates, &half_cosines, hyper)
         };
-        let believe = |hyper: &mut Hyper, likeness| hyper.earlier.push((index, likeness));
+        let believe =
+            |hyper: &mut Hyper, task_correlation| hyper.earlier.push((index, task_correlation));
         let Some(mut believing) = before.first().cloned() else {
             break;
         };
         believe(&mut believing, 1.0);
         let all = related(data.joined(earlier, &believing));
-        let then = related(data.nothing().joined(earlier, &believing));
-        for likeness in LIKENESSES {
+        let then = related(data.empty_like().joined(earlier, &believing));
+        for task_correlation in TASK_CORRELATIONS {
             drawn.or(Drawn::with(
                 &before,
-                |hyper| believe(hyper, likeness),
+                |hyper| believe(hyper, task_correlation),
                 // Of what was measured now, given what was then.
                 |hyper| all(hyper) - then(hyper),
             ));
@@ -161,10 +162,10 @@ mod tests {
     use crate::gp::Gp;
 
     const COORDINATES: [Coordinate; 4] = [
-        Coordinate::Real,
-        Coordinate::Whole,
-        Coordinate::Switch,
-        Coordinate::Switch,
+        Coordinate::Continuous,
+        Coordinate::Integer,
+        Coordinate::Binary,
+        Coordinate::Binary,
     ];
 
     fn data(n: u32, from: u32, value: impl Fn(&[f64]) -> f64) -> Data {

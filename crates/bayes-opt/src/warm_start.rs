@@ -1,10 +1,10 @@
-//! Warm start: what earlier experiments measured, for [`crate::draws`] to believe or not.
+//! Warm start: what earlier experiments measured, for [`crate::hyper_sampling`] to believe or not.
 
 use crate::data::Data;
 use crate::encode::same_point;
 use crate::gp::Gp;
 use crate::hyper::{Basis, Hyper};
-use crate::observation::{Measured, Observation, Outcome};
+use crate::observation::{MeasuredValue, Observation, ObservedOutcome};
 use crate::space::Space;
 use crate::transform::Transform;
 
@@ -41,22 +41,22 @@ impl Earlier {
         let place =
             |observation: &Observation| encoding.encode(&space.snap(&observation.configuration));
         let broke = |observation: &&Observation| match &observation.outcome {
-            Outcome::Completed { constraints, .. } => {
+            ObservedOutcome::Completed { constraints, .. } => {
                 constraints.values().any(|measured| measured.is_violated())
             }
-            Outcome::Crashed => true,
+            ObservedOutcome::Crashed => true,
         };
         let bad: Vec<Vec<f64>> = observations.iter().filter(broke).map(place).collect();
         let mut completed: Vec<_> = observations
             .iter()
             .filter_map(|observation| match &observation.outcome {
-                Outcome::Completed { objective, .. } => {
+                ObservedOutcome::Completed { objective, .. } => {
                     let point = place(observation);
                     // However often it did well.
                     let violated = bad.iter().any(|other| same_point(other, &point));
                     Some((observation, *objective, violated, point))
                 }
-                Outcome::Crashed => None,
+                ObservedOutcome::Crashed => None,
             })
             .collect();
         if completed.len() < 2 {
@@ -78,7 +78,7 @@ impl Earlier {
         let transform = Transform::new(&values, log);
         let points = completed.iter().flat_map(|(.., point)| point).copied();
         let points: Vec<f64> = points.collect();
-        let objectives: Vec<Measured> = completed
+        let objectives: Vec<MeasuredValue> = completed
             .iter()
             .map(|(_, measured, ..)| *measured)
             .collect();
@@ -155,7 +155,7 @@ mod tests {
         let space = Space::new(vec![Parameter::new("n", kind)], Vec::new()).unwrap();
         let told = (0..100_i64).map(|n| {
             let at = Configuration([("n".to_owned(), Value::from(n))].into());
-            Observation::now(at, Outcome::completed(100.0 - n as f64))
+            Observation::now(at, ObservedOutcome::completed(100.0 - n as f64))
         });
         let told: Vec<Observation> = told.collect();
         let kept = |of_all: usize| {

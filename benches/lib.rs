@@ -1,0 +1,1 @@
+//! Benchmarks of the pure parts of Slackline, by criterion. `cargo xtask bench micro` runs them.
