@@ -8,7 +8,6 @@ use rand_chacha::ChaCha8Rng;
 use super::conditional::Conditional;
 use crate::gp::Gp;
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
-use crate::local_penalty::Apart;
 use crate::normal::quantile;
 
 /// Added to the covariance of the base points, relative to the prior variance, against rounding.

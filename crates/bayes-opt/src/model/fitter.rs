@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::coordinate::Coordinate;
-use crate::crash_classifier;
 use crate::data::Data;
 use crate::gp::{Gp, likeliest, log_posterior};
 use crate::hyper::{Basis, Hyper, Priors};
