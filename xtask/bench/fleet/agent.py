@@ -105,9 +105,9 @@ def main():
     lines = [
         "# What the agent itself uses",
         "",
-        f"`cargo xtask bench agent`, {os.cpu_count()} virtual cores, Linux {platform.release()}, control groups {'v2' if V2 else 'v1'}: so many "
-        f"services, each with a limit and a process that wakes twice a second; scraped every {SCRAPE_EVERY_S} s for {arguments.seconds} s, "
-        "its budget at the default of half a percent of a core. One run each.",
+        f"`cargo xtask bench agent`, {os.cpu_count()} virtual cores, Linux {platform.release()}, control groups {'v2' if V2 else 'v1'}. "
+        f"Each service has a limit and a process that wakes twice a second. The agent is scraped every {SCRAPE_EVERY_S} s for {arguments.seconds} s. "
+        "Its budget is the default of half a percent of a core. One run for each row.",
         "",
         "| services | CPU, of a core | longest scrape | size of the answer | scheduler followed | memory |",
         "|---|---|---|---|---|---|",

@@ -402,7 +402,7 @@ def write(results, arguments, found):
         "",
         *stall_table(found["stalls"]),
         "",
-        "`oha` without correction counts from when it came to send a request: what was due during the stall is left out.",
+        "Without correction, `oha` counts a latency from the sending of a request, so it leaves out the requests that were due during the stall.",
         "",
     ]
     mysql = found.get("sysbench")
@@ -411,8 +411,8 @@ def write(results, arguments, found):
         lines += [
             "## `throttle loadtest` by `sysbench --rate`",
             "",
-            f"A stock MariaDB, point selects by 16 connections on the same two cores. Without pauses they get {of(mysql['closed_per_s'])} "
-            f"transactions a second through. `throttle loadtest --command 'sysbench … --rate={{rate}} …' --parse sysbench --slo-p99-ms 50` finds "
+            f"A stock MariaDB, point selects by 16 connections on the same two cores. In a closed loop they get {of(mysql['closed_per_s'])} "
+            f"transactions a second. `throttle loadtest --command 'sysbench … --rate={{rate}} …' --parse sysbench --slo-p99-ms 50` finds "
             f"{capacity['estimate']:.0f} [{capacity['low']:.0f}, {capacity['high']:.0f}] (95 %, searches: "
             + ", ".join(f"{value:.0f}" for value in mysql["capacities_per_s"])
             + ").",

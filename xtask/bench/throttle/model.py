@@ -149,17 +149,18 @@ def written(report):
     return f"""# What `throttle advise` predicts, and what is seen
 
 `cargo xtask bench throttle`: examples/throttled-jvm in one core under {report["rate_per_s"]:g} requests a second, recorded once for
-{report["recorded_s"]} s; then, in turns, {report["seconds"]} s under each setting of which the model spoke, {len(report["settings"][0]["seen"])} times. The 99th percentile is that of
-the jobs of `{POOL}`, from waking to sleeping, in milliseconds; throttled periods are the kernel's own count. {report["machine"]}
+{report["recorded_s"]} s. Then the service ran for {report["seconds"]} s under each setting that the model predicts, in turns, {len(report["settings"][0]["seen"])} times. Predicted and seen are the
+99th percentile of the jobs of `{POOL}`, from waking to sleeping, in milliseconds. *The client's* is the 99th percentile of the load
+generator. The share of throttled periods is the kernel's own count. {report["machine"]}
 
 | setting | predicted | seen: median (least to most) | predicted / seen | the client's | throttled, predicted | seen |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-The model is off by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst, and from the client's 99th percentile
-by {statistics.median(off_client):.2f} and {off_client[-1]:.2f}. A job that is due while the group stands still is not woken before it goes on, because the
-thread that hands it out stands still too: what is seen of the pool leaves that wait out, the client and the model do not. Of the {moved} settings that it says
-change the percentile by more than a fifth, {agreed} were seen to change it in that direction.
+The model differs from what is seen by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst. It differs from the client's 99th percentile
+by {statistics.median(off_client):.2f} and {off_client[-1]:.2f}. One reason: if a job is due while the group is throttled, the thread that hands the job out is throttled, too. So the
+job is woken only afterwards. The client and the model count this wait, and the percentile that is seen does not. The model predicts for {moved} settings
+that they change the percentile by more than a fifth. {agreed} of them changed it in the predicted direction.
 """
 
 
