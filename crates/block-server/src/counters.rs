@@ -11,7 +11,7 @@ pub struct BlockCounters {
     pub sessions: AtomicU64,
     /// Connections refused while draining.
     pub rejected: AtomicU64,
-    /// Connections ended because they sent what is no request.
+    /// Connections closed because they sent bytes that are no request.
     pub malformed: AtomicU64,
     /// Connections ended because they held memory that others waited for, or never chose an export.
     pub stalled: AtomicU64,

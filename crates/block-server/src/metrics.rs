@@ -500,7 +500,7 @@ impl Shared {
             ),
             (
                 "malformed_total",
-                "Connections ended because they sent what is no request.",
+                "Connections closed because they sent bytes that are no request.",
                 total(|c| c.malformed.load(Ordering::Relaxed)),
             ),
             (

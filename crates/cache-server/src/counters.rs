@@ -56,7 +56,7 @@ counters! {
     touch_hits: "Keys touched that were there.",
     touch_misses: "Keys to touch that were not there.",
     store_too_large: "Values above the limit.",
-    store_no_memory: "Values for which no memory could be had.",
+    store_no_memory: "Values refused for lack of memory.",
     bytes_read: "Bytes received.",
     bytes_written: "Bytes queued for sending.",
     malformed: "Lines that were no command.",

@@ -248,7 +248,7 @@ fn text_of_workers(workers: usize, counts: ClaimCounts) -> String {
          # TYPE slackline_workers gauge\nslackline_workers {workers}\n\
          # HELP {claims} Orders that workers claimed, by answer.\n# TYPE {claims} counter\n\
          {claims}{{answer=\"granted\"}} {}\n{claims}{{answer=\"declined\"}} {}\n\
-         # HELP {results} Results that workers brought, by answer.\n# TYPE {results} counter\n\
+         # HELP {results} Results that workers sent, by answer.\n# TYPE {results} counter\n\
          {results}{{answer=\"accepted\"}} {}\n{results}{{answer=\"refused\"}} {}\n",
         counts.granted, counts.declined, counts.accepted, counts.refused
     )

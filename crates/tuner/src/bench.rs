@@ -17,7 +17,7 @@ use crate::spec::Scalar;
 pub struct Arm {
     /// Its parameters.
     pub configuration: Configuration,
-    /// Template variables that differ from the experiment's.
+    /// Template variables that differ from the candidate's.
     pub variables: BTreeMap<String, Scalar>,
     /// The load waits for answers in place of keeping to its rate, so that its rate is the
     /// capacity.

@@ -65,7 +65,7 @@ pub struct PlannedArm {
     pub is_candidate: bool,
     /// The configuration of the arm.
     pub configuration: Configuration,
-    /// Template variables that differ from the experiment's.
+    /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Scalar>,
     /// The candidate whose capacity is measured by this arm: its load waits for answers.

@@ -240,6 +240,36 @@ fn the_control_is_pinned() {
     );
 }
 
+/// A live value that means "no limit" is a value of its own, once, also if the specification names
+/// it.
+#[test]
+fn a_live_value_without_a_limit_that_is_named_already_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("proc/sys/net/unsent");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    for (live, special, all) in [
+        ("4294967295", "[4294967295]", 1),
+        ("4294967295", "[-1, 4294967295]", 2),
+        ("4294967295", "[-1]", 2),
+        ("4294967295", "[]", 1),
+        ("5000", "[4294967295]", 1),
+    ] {
+        std::fs::write(&file, live).unwrap();
+        let text = format!(
+            r#"{{ "parameters": [
+                {{ "name": "unsent", "type": "int", "low": 4096, "high": 4194304, "scale": "log",
+                   "special": {special}, "sysctl": "net.unsent" }}
+            ],
+            "target": {{ "start": ["sleep", "1000"] }},
+            "workload": {{ "command": ["true"], "parse": "wrk" }},
+            "objective": {{ "metric": "latency_p99_us" }} }}"#
+        );
+        let spec = check(text, "made.json".as_ref(), &Roots::at(dir.path())).unwrap();
+        let found = &spec.space.parameters()[0].special;
+        assert_eq!(found.len(), all, "{live} {special}: {found:?}");
+    }
+}
+
 /// The range that `check` shows is also that of every later session, of `serve` and of workers.
 #[test]
 fn a_live_value_outside_of_the_range_stays_the_control_once_it_is_pinned() {

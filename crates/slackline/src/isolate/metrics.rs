@@ -106,7 +106,7 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         ),
         (
             "slackline_isolate_troubles_total",
-            "Decisions that were not carried out, by what became of them.",
+            "Decisions that were not carried out, by outcome.",
             &status.troubles,
         ),
     ] {

@@ -421,7 +421,7 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
     let name = &advice.pool;
     let is_off = advice.unreliable.is_some();
     let off = advice.model_error.as_ref().map_or_else(
-        || "Nothing was recorded to hold the model against.".to_owned(),
+        || "There is no recording to compare the model with.".to_owned(),
         |error| {
             format!(
                 "The model is off by {} today.",

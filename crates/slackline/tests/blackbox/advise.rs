@@ -58,7 +58,7 @@ fn a_described_service_is_advised() {
         "{text}"
     );
     for said in [
-        "Nothing was recorded to hold the model against.",
+        "There is no recording to compare the model with.",
         "The whole load in shards",
     ] {
         assert!(text.contains(said), "{said}\n{text}");

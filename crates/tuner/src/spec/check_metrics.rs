@@ -96,7 +96,7 @@ fn check_latency(latency: LatencyMetric<'_>, target: &TargetSpec) -> Result<(), 
                 _ => "{port}, {dir} or {side} in it",
             };
             let why = format!(
-                "{text:?} is the same for the control's and the experiment's instance, whose requests could not be told apart: \
+                "{text:?} is the same for the control's and the candidate's instance, whose requests could not be told apart: \
                  write {write}"
             );
             return Err(((*below).to_owned(), why));

@@ -9,7 +9,7 @@ use crate::error::SpecError;
 /// CPU lists, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Of the control's and the experiment's instance.
+    /// Of the control's and the candidate's instance.
     pub sides: Option<[Vec<usize>; 2]>,
     /// Of the workload.
     pub workload: Option<Vec<usize>>,

@@ -20,8 +20,9 @@ pub struct EvaluationSpec {
     pub warm_up_at_most_s: f64,
     /// `warm`: the control keeps running from one evaluation of the search to the next. `fresh`:
     /// the control is started for each evaluation. `warm` needs `pairing = "parallel"`, and is the
-    /// default there, except with `target.prepare`, `[workers]` or metrics with `push`. A
-    /// verification always starts both sides for each run.
+    /// default there, except with `target.prepare`, `mode = "continuous"`, `[workers]` or metrics
+    /// with `push`. With the last three it is refused. A verification always starts both sides for
+    /// each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlStart>,
     /// Length of a block of one side, in seconds.

@@ -97,7 +97,14 @@ pub(super) fn check_space(
         }
         let mut kind = kind_of(parameter).map_err(failed)?;
         let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
-        special.extend(live_special);
+        // A live value that means "no limit" may be named already.
+        special.extend(live_special.filter(|live| {
+            !parameter
+                .special
+                .iter()
+                .map(Value::from)
+                .any(|named| named == *live)
+        }));
         if parameter.default.is_none()
             && let Some(default) = &default
             && !special.contains(default)

@@ -46,7 +46,7 @@ pub struct TargetSpec {
     /// How to stop a service that Slackline started. By default SIGTERM, and SIGKILL after 10 s.
     #[serde(default)]
     pub stop: StopSpec,
-    /// Ports of the control's and the experiment's instance. In templates, `{port}` is the port. By
+    /// Ports of the control's and the candidate's instance. In templates, `{port}` is the port. By
     /// default free ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<[u16; 2]>,
@@ -90,7 +90,7 @@ pub struct InFile {
     pub file: PathBuf,
 }
 
-/// How control and experiment alternate.
+/// How control and candidate alternate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pairing {

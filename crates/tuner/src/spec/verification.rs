@@ -95,7 +95,7 @@ impl VerificationSpec {
 pub struct ArmSpec {
     /// The name of the arm in the report.
     pub name: String,
-    /// Template variables that differ from the experiment's.
+    /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Scalar>,
     /// Parameters that differ from their defaults.

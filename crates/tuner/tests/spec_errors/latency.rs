@@ -66,7 +66,7 @@ fn a_live_service_needs_no_workload() {
 
 #[test]
 fn the_sides_of_a_started_service_are_told_apart() {
-    let apart = "is the same for the control's and the experiment's instance, whose requests could not be told apart: write";
+    let apart = "is the same for the control's and the candidate's instance, whose requests could not be told apart: write";
     expect_started(
         "wire = { port = 8080 }",
         &format!("spec.toml:14: metrics.p99.wire.port: \"8080\" {apart} \"{{port}}\""),
