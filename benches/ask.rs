@@ -86,6 +86,5 @@ fn ask(criterion: &mut Criterion) {
     group.finish();
 }
 
-
 criterion_group!(benches, ask);
 criterion_main!(benches);

@@ -51,8 +51,11 @@ fn layout(criterion: &mut Criterion) {
     });
     group.bench_function("emit", |bencher| {
         bencher.iter(|| {
-            let plan =
-                LayoutPlan::new(functions(&image), &Profile::default(), LayoutOrder::Original);
+            let plan = LayoutPlan::new(
+                functions(&image),
+                &Profile::default(),
+                LayoutOrder::Original,
+            );
             black_box(emit(&image, &plan, &placement).unwrap())
         });
     });

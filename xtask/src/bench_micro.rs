@@ -63,6 +63,7 @@ pub(crate) fn run(root: &Path, only: Option<&str>, is_kept: bool) -> anyhow::Res
         .arg(&target)
         .args(["--", "--noplot"])
         .args(only)
+        .env("CRITERION_HOME", &kept)
         .current_dir(root);
     if !step::run("bench micro", &mut bench)? {
         bail!("the benches failed");
