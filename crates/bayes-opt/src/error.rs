@@ -1,6 +1,6 @@
 //! What can be wrong with a space, a configuration or an observation.
 
-use crate::value::{Value, readable};
+use crate::space::value::{Value, readable};
 
 /// A space that makes no sense, or a configuration that is not inside it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

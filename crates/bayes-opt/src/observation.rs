@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, LARGEST};
-use crate::value::Configuration;
+use crate::space::value::Configuration;
 
 /// A measured number and how sure of it the measurement is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::acquisition::replication::{most_worth_repeating, worth_repeating};
 use crate::acquisition::{AcquisitionFunction, Evaluated};
-use crate::design::{Design, fold};
-use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
-use crate::feasible_start::inside;
+use crate::model::warm_start::Earlier;
 use crate::model::{Memory, Model, survival};
 use crate::observation::{EncodedObservation, Observation, ObservedOutcome, Recommendation};
-use crate::parameter::Parameter;
-use crate::replication::{most_worth_repeating, worth_repeating};
-use crate::search::{AcquisitionOptimizer, Belief};
+use crate::optim::search::{AcquisitionOptimizer, Belief};
+use crate::sampling::design::{Design, fold};
+use crate::sampling::feasible_start::inside;
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
-use crate::value::{Configuration, Value};
-use crate::warm_start::Earlier;
+use crate::space::encode::{Column, is_among, same_point};
+use crate::space::parameter::Parameter;
+use crate::space::value::{Configuration, Value};
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]

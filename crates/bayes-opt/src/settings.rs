@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::observation::Observation;
-use crate::value::Configuration;
+use crate::space::value::Configuration;
 
 /// How the next configuration is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Tests of how models are fitted.
 
 use super::*;
-use crate::design::sobol;
 use crate::observation::MeasuredValue;
+use crate::sampling::design::sobol;
 
 /// Measurements of which one of five coordinates decides most, and noise the rest.
 fn data(n: u32, seed: u32) -> Data {

@@ -1,8 +1,8 @@
 //! Points inside linear constraints that leave so little that drawing alone finds none.
 
-use crate::parameter::Kind;
 use crate::space::Space;
-use crate::value::Value;
+use crate::space::parameter::Kind;
+use crate::space::value::Value;
 
 /// How often the default configuration is pulled into every constraint. A choice of this crate.
 const PULLS: usize = 200;

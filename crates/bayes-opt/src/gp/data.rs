@@ -1,8 +1,8 @@
 //! What a process is fitted to: what was measured now, and in earlier experiments that are
 //! believed.
 
-use crate::hyper::Hyper;
-use crate::kernel::Kernel;
+use crate::gp::hyper::Hyper;
+use crate::gp::kernel::Kernel;
 
 /// The prior variance of the constant in which an earlier experiment differs: much. A choice of
 /// this crate.

@@ -7,13 +7,13 @@
 //! beside a constant of its own. It is believed where what was measured now is the more probable
 //! given what was measured then: one that misleads is as good as absent.
 
-use crate::coordinate::Coordinate;
-use crate::data::Data;
+use crate::gp::data::Data;
+use crate::gp::hyper::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior};
+use crate::gp::kernel::half_cosines_between;
 use crate::gp::log_likelihood;
-use crate::hyper::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior};
-use crate::kernel::half_cosines_between;
-use crate::slice_sampler::Chain;
-use crate::trend::may_be_linear;
+use crate::gp::trend::may_be_linear;
+use crate::sampling::slice_sampler::Chain;
+use crate::space::coordinate::Coordinate;
 
 /// Along ranges whose differences matter, length scales are drawn around the mode of their prior's
 /// density, which is short: most such functions bend along all of their ranges. The deviations of
@@ -158,8 +158,8 @@ impl Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::design::sobol;
     use crate::gp::Gp;
+    use crate::sampling::design::sobol;
 
     const COORDINATES: [Coordinate; 4] = [
         Coordinate::Continuous,

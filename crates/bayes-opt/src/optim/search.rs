@@ -11,12 +11,12 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::acquisition::{AcquisitionFunction, Scratch};
-use crate::design::sobol;
-use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
-use crate::feasible_start::towards;
-use crate::lbfgs::minimise;
+use crate::optim::lbfgs::minimise;
+use crate::sampling::design::sobol;
+use crate::sampling::feasible_start::towards;
 use crate::space::Space;
-use crate::value::round_to_i64;
+use crate::space::encode::{CONTINUUM_LEVELS, Encoding, same_point};
+use crate::space::value::round_to_i64;
 
 /// Finite spaces up to this size are listed whole.
 pub(crate) const LISTED_MAX: u64 = 10_000;

@@ -1,7 +1,7 @@
 //! Keeps what is asked at once apart where no objective is modelled: there nothing else tells a
 //! pending point's surroundings from any other place, and a batch would be one point over and over.
 
-use crate::linalg::add_scaled;
+use crate::numeric::linalg::add_scaled;
 
 /// How far a pending point reaches, in shares of every range (the deviation of a normal density). A
 /// choice of this crate.

@@ -4,7 +4,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::normal::draw;
+use crate::numeric::normal::draw;
 
 /// A bracket of angles as small as this holds nothing but the present state.
 const ANGLE_MIN: f64 = 1e-6;

@@ -6,9 +6,9 @@
 //! k for its k-th special value, while its first coordinate then stands in the middle. Columns are
 //! sorted by the parameters' names, so that their order in the specification changes nothing.
 
-use crate::coordinate::{Coordinate, MIDDLE};
-use crate::parameter::{Kind, Parameter, PriorGuess, STEP_TOLERANCE};
-use crate::value::{Configuration, Value, cell, round_to_i64};
+use crate::space::coordinate::{Coordinate, MIDDLE};
+use crate::space::parameter::{Kind, Parameter, PriorGuess, STEP_TOLERANCE};
+use crate::space::value::{Configuration, Value, cell, round_to_i64};
 
 /// Where the ordered coordinate stands while a special value is set.
 const SPECIAL_COORDINATE: f64 = 0.5;

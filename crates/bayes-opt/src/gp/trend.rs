@@ -13,8 +13,8 @@
 //!
 //! Both are of the objective alone, not of constraints nor survival.
 
-use crate::coordinate::{Coordinate, MIDDLE, UNIFORM_PRECISION};
-use crate::linalg::dot;
+use crate::numeric::linalg::dot;
+use crate::space::coordinate::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations
 /// of the objective, where all coordinates are real numbers. Choices of this crate, as the next

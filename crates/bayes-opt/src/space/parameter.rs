@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SpaceError;
-use crate::value::{Value, readable};
+use crate::space::value::{Value, readable};
 
 /// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells
 /// apart. Choices of this crate.

@@ -1,12 +1,12 @@
-//! Warm start: what earlier experiments measured, for [`crate::hyper_sampling`] to believe or not.
+//! Warm start: what earlier experiments measured, for [`crate::gp::hyper_sampling`] to believe or not.
 
-use crate::data::Data;
-use crate::encode::same_point;
 use crate::gp::Gp;
-use crate::hyper::{Basis, Hyper};
+use crate::gp::data::Data;
+use crate::gp::hyper::{Basis, Hyper};
+use crate::model::transform::Transform;
 use crate::observation::{MeasuredValue, Observation, ObservedOutcome};
 use crate::space::Space;
-use crate::transform::Transform;
+use crate::space::encode::same_point;
 
 /// More observations of one earlier experiment are thinned, evenly over their values, as they cost
 /// time with every fit, and say less and less: to so many, and of all experiments together about to
@@ -67,7 +67,8 @@ impl Earlier {
         if completed.len() > kept {
             completed = (0..kept)
                 .map(|i| {
-                    completed[crate::value::cell(i as f64 / kept as f64, completed.len())].clone()
+                    completed[crate::space::value::cell(i as f64 / kept as f64, completed.len())]
+                        .clone()
                 })
                 .collect();
         }
@@ -141,8 +142,8 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameter::{Kind, Parameter};
-    use crate::value::{Configuration, Value};
+    use crate::space::parameter::{Kind, Parameter};
+    use crate::space::value::{Configuration, Value};
 
     #[test]
     fn of_many_experiments_less_is_kept() {

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SpaceError;
-use crate::value::{Configuration, Value};
+use crate::space::value::{Configuration, Value};
 
 /// How deep parentheses may nest: a bound on the parser's recursion.
 const DEPTH_MAX: usize = 32;

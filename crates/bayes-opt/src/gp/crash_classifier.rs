@@ -7,14 +7,14 @@
 //! would need short length scales to follow a sharp border, and would forget it a few steps further
 //! on.
 
-use crate::coordinate::Coordinate;
-use crate::data::Data;
 use crate::gp::Gp;
-use crate::hyper::{HALF_COSINE, Hyper, length_penalty};
-use crate::kernel::half_cosines_between;
-use crate::linalg::{Cholesky, add_scaled, dot, multiply};
-use crate::normal::log_cdf;
-use crate::trend::Shared;
+use crate::gp::data::Data;
+use crate::gp::hyper::{HALF_COSINE, Hyper, length_penalty};
+use crate::gp::kernel::half_cosines_between;
+use crate::gp::trend::Shared;
+use crate::numeric::linalg::{Cholesky, add_scaled, dot, multiply};
+use crate::numeric::normal::log_cdf;
+use crate::space::coordinate::Coordinate;
 
 /// Prior mean and deviation of the latent constant: three configurations in four survive before
 /// anything is known. A choice of this crate.
@@ -212,8 +212,8 @@ fn mode(data: &Data, mut covariance: Vec<f64>, latent: Vec<f64>) -> Option<Mode>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hyper::Basis;
-    use crate::normal::cdf;
+    use crate::gp::hyper::Basis;
+    use crate::numeric::normal::cdf;
 
     fn survival(gp: &Gp, x: f64) -> f64 {
         let (mean, variance) = gp.posterior(&[x]);

@@ -1,7 +1,7 @@
 //! How probable it is that a constraint holds, or that a configuration survives.
 
 use crate::gp::Gp;
-use crate::normal::log_cdf;
+use crate::numeric::normal::log_cdf;
 
 /// Below this probability of survival the odds count so many times. What is asked crashes more
 /// often than it is expected to: of all points the search picks those of which too much good is

@@ -106,7 +106,7 @@ impl Transform {
             .collect();
         sorted.sort_by(f64::total_cmp);
         if sorted.len() >= 4 {
-            let quartile = |share: f64| sorted[crate::value::cell(share, sorted.len())];
+            let quartile = |share: f64| sorted[crate::space::value::cell(share, sorted.len())];
             let range = quartile(0.75) - quartile(0.25);
             if range > 0.0 {
                 transform.cap = quartile(0.75) + FENCE * range;
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_long_good_end_is_bent_and_all_else_kept() {
         let even: Vec<f64> = (0..40)
-            .map(|i| crate::normal::quantile((f64::from(i) + 0.5) / 40.0))
+            .map(|i| crate::numeric::normal::quantile((f64::from(i) + 0.5) / 40.0))
             .collect();
         assert!((Transform::new(&even, false).power - 1.0).abs() < 0.1);
         let bad_end: Vec<f64> = even.iter().map(|value| (0.8 * value).exp()).collect();

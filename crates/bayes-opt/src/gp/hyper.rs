@@ -9,9 +9,9 @@
 //! same. Draws go with half waves: where the data say no more than which way is better, the process
 //! says that too.
 
-use crate::coordinate::Coordinate;
-use crate::kernel::Kernel;
-use crate::trend::Shared;
+use crate::gp::kernel::Kernel;
+use crate::gp::trend::Shared;
+use crate::space::coordinate::Coordinate;
 
 pub(crate) const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to

@@ -7,11 +7,11 @@
 //! points and the new one: how much lower the least posterior mean is expected to be after one more
 //! measurement.
 
-use crate::encode::is_among;
+use crate::gp::mixture::{Mixture, joint};
 use crate::gp::{Gp, VARIANCE_MIN};
-use crate::linalg::add_scaled;
-use crate::mixture::{Mixture, joint};
-use crate::normal::{log_improvement, quantile};
+use crate::numeric::linalg::add_scaled;
+use crate::numeric::normal::{log_improvement, quantile};
+use crate::space::encode::is_among;
 
 /// Points that compete to be repeated.
 const RIVALS_MAX: usize = 8;

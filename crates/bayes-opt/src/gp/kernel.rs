@@ -4,12 +4,12 @@
 
 use std::f64::consts::PI;
 
-use crate::coordinate::Coordinate;
-use crate::linalg::{
+use crate::gp::trend::Trend;
+use crate::numeric::linalg::{
     Columns, LANES, add_scaled, by_pair, distances, dot, in_place, multiply, over_pairs,
     weighted_squares,
 };
-use crate::trend::Trend;
+use crate::space::coordinate::Coordinate;
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -491,8 +491,8 @@ fn decay(t: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::design::sobol;
-    use crate::trend::Shared;
+    use crate::gp::trend::Shared;
+    use crate::sampling::design::sobol;
 
     #[test]
     fn decay_is_the_exponential() {

@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::feasible_start::towards;
+use crate::sampling::feasible_start::towards;
 use crate::space::Space;
 
 /// How many draws are made for one point that meets the constraints and is new.
@@ -118,7 +118,7 @@ mod tests {
         for dimension in 0..3 {
             let mut cells: Vec<usize> = rows
                 .iter()
-                .map(|row| crate::value::cell(row[dimension], 8))
+                .map(|row| crate::space::value::cell(row[dimension], 8))
                 .collect();
             cells.sort_unstable();
             assert_eq!(cells, (0..8).collect::<Vec<_>>());

@@ -5,8 +5,8 @@
 //! any expects an improvement, and what is recommended is good under all.
 
 use crate::gp::{Gp, VARIANCE_MIN};
-use crate::linalg::{dot, multiply};
-use crate::normal::cdf;
+use crate::numeric::linalg::{dot, multiply};
+use crate::numeric::normal::cdf;
 
 /// At least one process, all of the same observations.
 #[derive(Clone, Debug)]
@@ -87,9 +87,9 @@ pub(crate) fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinate::Coordinate;
-    use crate::data::Data;
-    use crate::hyper::{Basis, Hyper};
+    use crate::gp::data::Data;
+    use crate::gp::hyper::{Basis, Hyper};
+    use crate::space::coordinate::Coordinate;
 
     fn gp(basis: Basis) -> Gp {
         let points: Vec<f64> = (0..6).map(|i| f64::from(i) / 6.0).collect();

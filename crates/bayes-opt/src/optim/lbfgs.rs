@@ -2,7 +2,7 @@
 //! and for the last steps of the acquisition (Nocedal & Wright 2006, algorithm 7.4; Armijo
 //! backtracking, their equation 3.4).
 
-use crate::linalg::{add_scaled, dot};
+use crate::numeric::linalg::{add_scaled, dot};
 
 const MEMORY: usize = 8;
 /// Sufficient decrease, as in Nocedal & Wright.
