@@ -2,14 +2,14 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use crate::analysis::flow::Function;
+use crate::analysis::image::Image;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::operands::got_slot;
 use crate::elf::little_endian;
-use crate::emitted::{Emitted, Patch, PatchKind, Placement};
+use crate::emit::emitted::{Emitted, Patch, PatchKind, Placement};
+use crate::emit::map::InstructionMapping;
 use crate::error::Error;
-use crate::flow::Function;
-use crate::image::Image;
-use crate::jump_table::JumpTable;
-use crate::map::InstructionMapping;
-use crate::operands::got_slot;
 use crate::plan::LayoutPlan;
 
 /// Jumps to jumps that are followed when two places are compared.

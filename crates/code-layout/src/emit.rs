@@ -1,12 +1,25 @@
 //! From a plan to bytes: code, tables, unwind information, and the patches that lead into them.
+//!
+//! `assemble` makes the instructions of one function, `link` gives them addresses, with `patches` and
+//! the unwind information (`frames`, [`lookup`]). [`emitted`] and [`map`] are the result, [`symbols`]
+//! is the result for debuggers.
+
+mod assemble;
+pub(crate) mod emitted;
+mod frames;
+mod link;
+pub(crate) mod lookup;
+pub(crate) mod map;
+mod patches;
+pub(crate) mod symbols;
 
 use std::ops::Range;
 
-use crate::assemble::{Context, Target, assemble};
-use crate::emitted::{CounterAddressing, Emitted, Placement};
+use crate::analysis::image::Image;
+use crate::emit::assemble::{Context, Target, assemble};
+use crate::emit::emitted::{CounterAddressing, Emitted, Placement};
+use crate::emit::link::Linker;
 use crate::error::Error;
-use crate::image::Image;
-use crate::link::Linker;
 use crate::plan::LayoutPlan;
 
 /// Emits a plan.

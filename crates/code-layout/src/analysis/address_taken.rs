@@ -5,11 +5,11 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::binary::FunctionId;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::sweep::AddressHolder;
+use crate::analysis::walk::Disassembly;
+use crate::elf::binary::FunctionId;
 use crate::error::Skip;
-use crate::jump_table::JumpTable;
-use crate::sweep::AddressHolder;
-use crate::walk::Disassembly;
 
 /// Where the blocks begin that stay for this, in order. The entries of the function's own jump
 /// tables are only jumped to.

@@ -6,8 +6,8 @@
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::operands::writes;
-use crate::walk::Disassembly;
+use crate::analysis::operands::writes;
+use crate::analysis::walk::Disassembly;
 
 /// More entries than any compiler's switch has; bounds the work on a malformed file.
 const ENTRIES_MAX: u64 = 1 << 16;

@@ -1,6 +1,6 @@
 //! Functions whose caller's address matters.
 
-use crate::binary::Binary;
+use crate::elf::binary::Binary;
 
 /// Functions that remember or judge the address that they return to: it must be the old one, or a
 /// later `longjmp` would find unmapped memory, and `dlsym` no object that calls it.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::instruction::Kind;
-use crate::jump_table::JumpTable;
-use crate::operands::writes;
-use crate::walk::Disassembly;
+use crate::analysis::instruction::Kind;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::operands::writes;
+use crate::analysis::walk::Disassembly;
 
 /// A register's value on all paths seen so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register, RflagsBits};
 
-use crate::flow::{BasicBlock, Function, Terminator};
-use crate::image::Image;
+use crate::analysis::flow::{BasicBlock, Function, Terminator};
+use crate::analysis::image::Image;
 
 /// What `inc` changes: all arithmetic flags but the carry.
 const CHANGED: u32 =

@@ -2,16 +2,16 @@
 
 use iced_x86::FlowControl;
 
-use crate::address_taken;
-use crate::binary::{ENTRY_BYTES, FunctionId};
+use crate::analysis::address_taken;
+use crate::analysis::image::Image;
+use crate::analysis::instruction::Kind;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::tables;
+use crate::analysis::walk::Disassembly;
+use crate::elf::binary::{ENTRY_BYTES, FunctionId};
+use crate::elf::lsda::Lsda;
+use crate::elf::unwind::Unwind;
 use crate::error::{Skip, Skipped};
-use crate::image::Image;
-use crate::instruction::Kind;
-use crate::jump_table::JumpTable;
-use crate::lsda::Lsda;
-use crate::tables;
-use crate::unwind::Unwind;
-use crate::walk::Disassembly;
 
 /// Index of a block in [`Function::blocks`].
 pub type BlockId = usize;

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use crate::binary::{Binary, FunctionId, GotSlot};
-use crate::build_id::BuildId;
-use crate::caller_sensitive::{is_caller_sensitive, is_caller_sensitive_slot};
+use crate::analysis::caller_sensitive::{is_caller_sensitive, is_caller_sensitive_slot};
+use crate::analysis::sweep::Sweep;
+use crate::analysis::vtable::{self, Vtable};
 use crate::elf::LoadSegment;
+use crate::elf::binary::{Binary, FunctionId, GotSlot};
+use crate::elf::build_id::BuildId;
+use crate::elf::lsda::Lsda;
+use crate::elf::unwind::{Frame, FunctionRange, Unwind};
 use crate::error::{Error, Skip};
-use crate::lsda::Lsda;
-use crate::sweep::Sweep;
-use crate::unwind::{Frame, FunctionRange, Unwind};
-use crate::vtable::{self, Vtable};
 
 /// An x86-64 ELF file: executable or shared object, position-independent or not, stripped or not.
 pub struct Image {

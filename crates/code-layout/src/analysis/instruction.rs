@@ -2,9 +2,9 @@
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use crate::analysis::image::Image;
+use crate::analysis::operands::got_slot;
 use crate::error::Skip;
-use crate::image::Image;
-use crate::operands::got_slot;
 
 /// How an instruction goes on. Targets are vaddrs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

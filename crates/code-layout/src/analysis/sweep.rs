@@ -7,10 +7,10 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
 
-use crate::binary::{Binary, ENTRY_BYTES, FunctionId};
-use crate::caller_sensitive::{is_caller_sensitive, is_caller_sensitive_slot};
+use crate::analysis::caller_sensitive::{is_caller_sensitive, is_caller_sensitive_slot};
+use crate::analysis::operands::got_slot;
+use crate::elf::binary::{Binary, ENTRY_BYTES, FunctionId};
 use crate::elf::little_endian;
-use crate::operands::got_slot;
 
 /// An address inside a function, not its start, that somebody holds as a number: to go there, or to
 /// compare it with where a thread is.

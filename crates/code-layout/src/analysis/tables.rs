@@ -9,11 +9,11 @@
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
-use crate::bounds;
-use crate::constants::Constants;
+use crate::analysis::bounds;
+use crate::analysis::constants::Constants;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::walk::Disassembly;
 use crate::elf::Value;
-use crate::jump_table::JumpTable;
-use crate::walk::Disassembly;
 
 /// How many blocks back what a register holds is looked for.
 const BLOCKS_BACK_MAX: usize = 4;

@@ -4,9 +4,9 @@
 
 use std::collections::HashSet;
 
-use crate::binary::Binary;
+use crate::analysis::sweep::Sweep;
 use crate::elf::Value;
-use crate::sweep::Sweep;
+use crate::elf::binary::Binary;
 
 /// Offsets to top are small and negative; beyond this, it is something else.
 const OFFSET_TO_TOP_MIN: i64 = -(1 << 24);

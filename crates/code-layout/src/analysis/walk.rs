@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
+use crate::analysis::image::Image;
+use crate::analysis::instruction::Kind;
+use crate::elf::unwind::FunctionRange;
 use crate::error::Skip;
-use crate::image::Image;
-use crate::instruction::Kind;
-use crate::unwind::FunctionRange;
 
 /// Who leads to a leader: how many branches, and the last of them.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,11 +1,11 @@
 //! An ELF file with its functions and the slots that calls go through, before any of its code is
 //! read.
 
-use crate::build_id::BuildId;
+use crate::elf::build_id::BuildId;
+use crate::elf::runtimes;
+use crate::elf::unwind::{self, Frame, FunctionRange};
 use crate::elf::{Elf, Value};
 use crate::error::{Error, Skip};
-use crate::runtimes;
-use crate::unwind::{self, Frame, FunctionRange};
 
 /// What a patched entry needs: a jump with 32 bits of displacement.
 pub(crate) const ENTRY_BYTES: u64 = 5;

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, OpKind};
 
-use crate::counters::FlowEdge;
-use crate::emitted::CounterAddressing;
-use crate::flags::LiveFlags;
-use crate::flow::{BasicBlock, Terminator};
-use crate::image::Image;
-use crate::instruction::Kind;
-use crate::operands::got_slot;
+use crate::analysis::flags::LiveFlags;
+use crate::analysis::flow::{BasicBlock, Terminator};
+use crate::analysis::image::Image;
+use crate::analysis::instruction::Kind;
+use crate::analysis::operands::got_slot;
+use crate::emit::emitted::CounterAddressing;
+use crate::plan::counters::FlowEdge;
 use crate::plan::{Piece, PlannedFunction};
 
 /// What an instruction refers to.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::emit::lookup::Lookup;
+use crate::emit::map::AddressMap;
 use crate::error::Skipped;
-use crate::lookup::Lookup;
-use crate::map::AddressMap;
 
 /// Where the file and the code cache lie in the process.
 #[derive(Debug, Clone, Default)]

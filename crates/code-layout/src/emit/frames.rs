@@ -7,7 +7,7 @@ use gimli::write::{
 };
 use gimli::{Encoding, Format, LittleEndian, Register};
 
-use crate::unwind::{Cfa, RETURN_ADDRESS, Row, Rule, STACK_POINTER, Unwind};
+use crate::elf::unwind::{Cfa, RETURN_ADDRESS, Row, Rule, STACK_POINTER, Unwind};
 
 /// One function's new code: where, how it is unwound, and its exception table's runtime address.
 pub(crate) struct NewFrame<'a> {

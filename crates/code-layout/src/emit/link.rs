@@ -4,17 +4,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::assemble::{Assembled, EmittedInstruction, Field, Target};
-use crate::emitted::{Emitted, Placement};
+use crate::analysis::image::Image;
+use crate::elf::lsda::Lsda;
+use crate::elf::unwind::{Cfa, Row, STACK_POINTER, Unwind};
+use crate::emit::assemble::{Assembled, EmittedInstruction, Field, Target};
+use crate::emit::emitted::{Emitted, Placement};
+use crate::emit::frames::{self, NewFrame};
+use crate::emit::lookup::{self, Lookup};
+use crate::emit::map::{AddressMap, InstructionMapping};
+use crate::emit::patches::{self, Links};
 use crate::error::{Error, Skip, Skipped};
-use crate::frames::{self, NewFrame};
-use crate::image::Image;
-use crate::lookup::{self, Lookup};
-use crate::lsda::Lsda;
-use crate::map::{AddressMap, InstructionMapping};
-use crate::patches::{self, Links};
 use crate::plan::{LayoutPlan, PlannedFunction};
-use crate::unwind::{Cfa, Row, STACK_POINTER, Unwind};
 
 /// Functions begin at multiples of this, as compilers align them.
 const FUNCTION_ALIGN_BYTES: usize = 16;

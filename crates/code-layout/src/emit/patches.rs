@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::binary::ENTRY_BYTES;
-use crate::emitted::{CallSites, Patch, PatchKind, Placement};
+use crate::analysis::image::Image;
+use crate::analysis::sweep;
+use crate::elf::binary::ENTRY_BYTES;
+use crate::emit::emitted::{CallSites, Patch, PatchKind, Placement};
 use crate::error::{Skip, Skipped};
-use crate::image::Image;
 use crate::plan::LayoutPlan;
-use crate::sweep;
 
 /// New code at an old function's start, and where a table's entries lead now.
 pub(crate) struct Links<'a> {

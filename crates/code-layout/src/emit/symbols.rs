@@ -8,7 +8,7 @@ use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 
-use crate::emitted::Emitted;
+use crate::emit::emitted::Emitted;
 use crate::error::Error;
 
 /// The file. `names` has each emitted function's runtime range.

@@ -2,7 +2,7 @@
 //! tree suffice (D. E. Knuth and F. R. Stevenson, "Optimal measurement points for program frequency
 //! counts", BIT 13, 1973), and the heavier the tree, the cheaper the counting.
 
-use crate::flow::{BlockId, Function, Terminator};
+use crate::analysis::flow::{BlockId, Function, Terminator};
 
 /// An edge of a function's flow, with the outside as one more place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
