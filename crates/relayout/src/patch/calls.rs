@@ -5,13 +5,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::error::is_of_thread;
-use crate::handlers::continuations;
-use crate::inject::{self, STUB_BYTES};
-use crate::manifest::{AppliedPatch, Manifest};
-use crate::maps::Mapping;
+use crate::patch::manifest::{AppliedPatch, Manifest};
 use crate::process::Process;
-use crate::stop::{declined, not_stopping, one_stopped, state, stopped, threads_by_chance};
-use crate::{Declined, RelayoutError, cave};
+use crate::process::cave;
+use crate::process::handlers::continuations;
+use crate::process::inject::{self, STUB_BYTES};
+use crate::process::maps::Mapping;
+use crate::process::stop::{
+    declined, not_stopping, one_stopped, state, stopped, threads_by_chance,
+};
+use crate::{Declined, RelayoutError};
 
 /// How long a thread may take to leave the stub of one who was killed: some instructions, once it
 /// gets a CPU.
@@ -121,8 +124,8 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<AppliedPatch, Relayou
     let old = memory.read(address, new.len())?;
     let stub = AppliedPatch {
         address,
-        old: crate::manifest::Bytes(old),
-        new: crate::manifest::Bytes(new),
+        old: crate::patch::manifest::Bytes(old),
+        new: crate::patch::manifest::Bytes(new),
     };
     Ok(stub)
 }

@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use code_layout::Lookup;
 use host::Roots;
 
-use crate::inject::going_on;
-use crate::manifest::{Manifest, Region};
-use crate::maps::{self, Mapping};
+use crate::patch::manifest::{Manifest, Region};
+use crate::patch::region::{is_complete, is_ours};
+use crate::patch::unwinder::{Unwinder, led_by_others};
 use crate::process::Process;
-use crate::region::{is_complete, is_ours};
-use crate::stop::Stopped;
-use crate::unwinder::{Unwinder, led_by_others};
-use crate::{ProcessMemory, RelayoutError, ptrace};
+use crate::process::inject::going_on;
+use crate::process::maps::{self, Mapping};
+use crate::process::ptrace;
+use crate::process::stop::Stopped;
+use crate::{ProcessMemory, RelayoutError};
 
 /// What is to be written so that a process's unwinder finds what regions hold.
 #[derive(Debug, Default)]

@@ -10,11 +10,11 @@ use std::os::unix::fs::MetadataExt as _;
 
 use host::Roots;
 
-use crate::calls;
-use crate::manifest::{AppliedPatch, Manifest, Region};
+use crate::patch::calls;
+use crate::patch::manifest::{AppliedPatch, Manifest, Region};
+use crate::patch::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
+use crate::patch::unwinder::Unwinder;
 use crate::process::Process;
-use crate::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
-use crate::unwinder::Unwinder;
 use crate::{ProcessMemory, RelayoutError};
 
 /// Code is copied in pieces of this size.

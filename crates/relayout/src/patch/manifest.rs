@@ -17,10 +17,10 @@ use code_layout::Lookup;
 use host::{HostError, Lock, Roots};
 use serde::{Deserialize, Serialize};
 
-use crate::unwinder::Unwinder;
+use crate::patch::unwinder::Unwinder;
 use crate::{Process, RelayoutError};
 
-pub use crate::maps::LoadedObject;
+pub use crate::process::maps::LoadedObject;
 
 /// The version of the format; a manifest of another one is left alone.
 const VERSION: u32 = 3;

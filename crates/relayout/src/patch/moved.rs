@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use code_layout::{Emitted, Image};
 
-use crate::stop::status_field;
+use crate::process::stop::status_field;
 use crate::{Manifest, Process};
 
 /// What each line of ours ends with: so a file is known to be ours.

@@ -11,15 +11,18 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calls::{find_stub, take_out_stub};
-use crate::chain::Chain;
-use crate::manifest::{AppliedPatch, LoadedObject, Manifest, ManifestStore, Region};
-use crate::maps::{self, Mapping, PAGE};
-use crate::patching::{Switched, places, write_image};
+use crate::patch::calls::{find_stub, take_out_stub};
+use crate::patch::chain::Chain;
+use crate::patch::family;
+use crate::patch::manifest::{AppliedPatch, LoadedObject, Manifest, ManifestStore, Region};
+use crate::patch::patching::{Switched, places, write_image};
+use crate::patch::reclaim;
+use crate::patch::region::{self, write_header};
+use crate::patch::unwinder::Unwinder;
+use crate::process::maps::{self, Mapping, PAGE};
+use crate::process::sharing;
 use crate::process::{Object, Process};
-use crate::region::{self, write_header};
-use crate::unwinder::Unwinder;
-use crate::{Declined, RelayoutError, family, reclaim, sharing};
+use crate::{Declined, RelayoutError};
 
 /// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
@@ -383,7 +386,7 @@ impl PatchedProcess {
             self.take_out_stub(&mut switched)?;
         }
         for process in self.family() {
-            crate::moved::remove_perf_map(process);
+            crate::patch::moved::remove_perf_map(process);
         }
         if kept.bytes == 0 && is_whole {
             self.manifest.remove()?;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chain::Chain;
-use crate::handlers::continuations;
-use crate::manifest::{AppliedPatch, LoadedObject, Manifest};
-use crate::maps::{Mapping, PAGE};
+use crate::patch::chain::Chain;
+use crate::patch::manifest::{AppliedPatch, LoadedObject, Manifest};
 use crate::process::Process;
-use crate::sharing::all_stopped;
-use crate::stop::{Pause, Stopped};
+use crate::process::handlers::continuations;
+use crate::process::maps::{Mapping, PAGE};
+use crate::process::sharing::all_stopped;
+use crate::process::stop::{Pause, Stopped};
 use crate::{ProcessMemory, RelayoutError};
 
 /// How often a stop is tried again when a thread is about to run the inside of a patch: it has left

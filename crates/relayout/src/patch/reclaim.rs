@@ -5,16 +5,16 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::calls::take_out_stub;
-use crate::chain::{Chain, unwinder_in};
 use crate::error::is_of_thread;
-use crate::inject;
-use crate::manifest::{AppliedPatch, Manifest, Region};
-use crate::maps::Mapping;
+use crate::patch::calls::take_out_stub;
+use crate::patch::chain::{Chain, unwinder_in};
+use crate::patch::manifest::{AppliedPatch, Manifest, Region};
+use crate::patch::region::is_ours;
+use crate::patch::scan::PointerScan;
 use crate::process::Process;
-use crate::region::is_ours;
-use crate::scan::PointerScan;
-use crate::stop::{declined, refusal, stopped};
+use crate::process::inject;
+use crate::process::maps::Mapping;
+use crate::process::stop::{declined, refusal, stopped};
 use crate::{Declined, RelayoutError};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;

@@ -1,8 +1,8 @@
 //! What the first bytes of a region of ours say, in the process itself: whose it is, and whether it
 //! is complete. So it goes along with a fork, and is right after a kill of Slackline.
 
-use crate::manifest::{Bytes, Manifest, Region};
-use crate::maps::Mapping;
+use crate::patch::manifest::{Bytes, Manifest, Region};
+use crate::process::maps::Mapping;
 use crate::{ProcessMemory, RelayoutError};
 
 /// How every region begins; pid and start time of the process that it was first made for follow.

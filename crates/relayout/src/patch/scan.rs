@@ -21,11 +21,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use crate::inject::{RED_ZONE_BYTES, going_on};
-use crate::maps::{self, Mapping, PAGE};
-use crate::ptrace;
-use crate::stop::Stopped;
-use crate::unused;
+use crate::process::inject::{RED_ZONE_BYTES, going_on};
+use crate::process::maps::{self, Mapping, PAGE};
+use crate::process::ptrace;
+use crate::process::stop::Stopped;
+use crate::process::unused;
 use crate::{ProcessMemory, RelayoutError};
 
 /// Where glibc keeps the guard, from the thread pointer (`tcbhead_t` in sysdeps/x86_64/nptl/tls.h).

@@ -8,13 +8,13 @@
 //! (libgcc before 13), which a child that is forked meanwhile finds locked for ever, or the
 //! registration takes memory (from 13 on; libgcc/unwind-dw2-fde.c in GCC).
 //!
-//! [`crate::chain`] writes those pointers.
+//! [`crate::patch::chain`] writes those pointers.
 
 use code_layout::{FunctionId, Image};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
-use crate::maps::{self, LoadedObject, Mapping};
+use crate::process::maps::{self, LoadedObject, Mapping};
 use crate::process::{Object, Process};
 
 /// The function that libgcc calls.

@@ -2,8 +2,8 @@
 //! between the end of an executable segment and the end of its last page, which is mapped and
 //! belongs to nobody.
 
-use crate::inject::STUB_BYTES;
-use crate::maps::Mapping;
+use crate::process::inject::STUB_BYTES;
+use crate::process::maps::Mapping;
 use crate::{ProcessMemory, RelayoutError};
 
 const PT_LOAD: u32 = 1;

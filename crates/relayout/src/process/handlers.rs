@@ -1,10 +1,11 @@
 //! Where the threads of a stopped process go on: each where it stopped, and where the signal
 //! handlers that it is in return to.
 
-use crate::inject::going_on;
-use crate::maps::{self, Mapping, PAGE};
-use crate::stop::Stopped;
-use crate::{RelayoutError, ptrace};
+use crate::RelayoutError;
+use crate::process::inject::going_on;
+use crate::process::maps::{self, Mapping, PAGE};
+use crate::process::ptrace;
+use crate::process::stop::Stopped;
 
 /// `gs` and `fs` 0, `cs` and `ss` those of 64-bit user code: in what the kernel lays on a stack for
 /// a signal handler, they stand two words behind the instruction pointer and three behind the stack

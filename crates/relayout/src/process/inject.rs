@@ -8,8 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ptrace::{self, Registers, Wait};
-use crate::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
+use crate::process::ptrace::{self, Registers, Wait};
+use crate::process::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
 use crate::{ProcessMemory, RelayoutError};
 
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64,

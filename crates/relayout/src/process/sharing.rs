@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use host::Roots;
 
-use crate::handlers::continuations;
-use crate::maps::Mapping;
 use crate::process::Process;
-use crate::stop::{Pause, Stopped, declined, state, status_field, stopped};
+use crate::process::handlers::continuations;
+use crate::process::maps::Mapping;
+use crate::process::stop::{Pause, Stopped, declined, state, status_field, stopped};
 use crate::{Declined, RelayoutError};
 
 /// What is done to a stopped process.

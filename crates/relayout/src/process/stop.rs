@@ -14,7 +14,7 @@ use host::{HostError, RealTime, Roots};
 use serde::{Deserialize, Serialize};
 
 use crate::error::is_of_thread;
-use crate::ptrace::{self, Wait};
+use crate::process::ptrace::{self, Wait};
 use crate::{Declined, ProcessMemory, RelayoutError};
 
 /// How long all threads of a process may take to stop before an attempt is given up and all go on:

@@ -10,10 +10,10 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use crate::inject::{RED_ZONE_BYTES, going_on};
-use crate::maps::{self, Mapping, PAGE};
-use crate::ptrace::{self, Registers};
-use crate::stop::Stopped;
+use crate::process::inject::{RED_ZONE_BYTES, going_on};
+use crate::process::maps::{self, Mapping, PAGE};
+use crate::process::ptrace::{self, Registers};
+use crate::process::stop::Stopped;
 use crate::{ProcessMemory, RelayoutError};
 
 /// The unused part of each stopped thread's stack, in order of address.

@@ -8,10 +8,10 @@ use code_layout::{CounterAddressing, CounterArea, LayoutPlan, Placement, Profile
 
 use super::{Session, patches};
 use crate::RelayoutError;
-use crate::kept::Counting;
-use crate::maps::PAGE;
-use crate::region::HEADER_BYTES;
-use crate::sampling::branches;
+use crate::patch::region::HEADER_BYTES;
+use crate::process::maps::PAGE;
+use crate::process::sampling::branches;
+use crate::session::kept::Counting;
 
 impl Session {
     /// Counts what runs in the functions that the samples chose: from the branches that the

@@ -9,13 +9,13 @@ use code_layout::{
 };
 
 use crate::RelayoutError;
-use crate::cover::{Hot, Ran};
-use crate::layout::{ProfilingOptions, TOP, TopFunction};
-use crate::maps::{self, Mapping};
-use crate::moved;
+use crate::patch::moved;
+use crate::patch::unwinder::FIND;
+use crate::process::maps::{self, Mapping};
+use crate::process::sampling::Samples;
 use crate::process::{Object, Process};
-use crate::sampling::Samples;
-use crate::unwinder::FIND;
+use crate::session::cover::{Hot, Ran};
+use crate::session::layout::{ProfilingOptions, TOP, TopFunction};
 
 /// An object that is laid out.
 #[derive(Debug)]

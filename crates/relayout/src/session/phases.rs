@@ -3,9 +3,9 @@
 
 use code_layout::Profile;
 
-use crate::cover::{Hot, LayoutCandidate, Ran};
-use crate::layout::LayoutSummary;
-use crate::moved::Moved;
+use crate::patch::moved::Moved;
+use crate::session::cover::{Hot, LayoutCandidate, Ran};
+use crate::session::layout::LayoutSummary;
 
 /// So many are held; the one that was in force longest ago goes first. Each takes 0.1 to 0.2 MiB of
 /// the process.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::PatchedProcess;
 use crate::RelayoutError;
-use crate::manifest::{AppliedPatch, Generation, Region};
-use crate::maps::PAGE;
-use crate::patching::originals;
+use crate::patch::manifest::{AppliedPatch, Generation, Region};
+use crate::patch::patching::originals;
+use crate::patch::region;
+use crate::patch::unwinder::Unwinder;
 use crate::process::Object;
-use crate::region;
-use crate::unwinder::Unwinder;
+use crate::process::maps::PAGE;
 
 impl PatchedProcess {
     /// Announces a layout: its patches, whose old bytes must be what the process holds while no
