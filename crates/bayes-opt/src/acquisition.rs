@@ -9,9 +9,9 @@
 //! all draws share one matrix. Without noise the draws agree, and what is left is expected
 //! improvement.
 //!
-//! `worth` has the criteria, `conditional` and `joint` the process given true values at some points.
-//! `local_penalty` serves where no objective is modelled. [`replication`] decides between a new point
-//! and one that was measured already.
+//! `worth` has the criteria, `conditional` and `joint` the process given true values at some
+//! points. `local_penalty` serves where no objective is modelled. [`replication`] decides between a
+//! new point and one that was measured already.
 
 mod conditional;
 mod joint;

@@ -109,12 +109,6 @@ pub enum Error {
         /// The variance.
         variance: f64,
     },
-    /// The logarithm of the objective is asked for, but the objective is not positive.
-    #[error("the objective is {}, but `log_objective` needs positive values", readable(*.value))]
-    NotPositive {
-        /// The objective.
-        value: f64,
-    },
     /// A weight outside (0, 1].
     #[error("the weight of an observation is {}: it has to be above 0 and at most 1", readable(*.weight))]
     Weight {

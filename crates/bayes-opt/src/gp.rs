@@ -7,9 +7,9 @@
 //! [`crate::gp::hyper_sampling`]. Where they are drawn, what coordinates have in common
 //! ([`crate::gp::trend`]) is added to the mean, and its uncertainty to the covariance.
 //!
-//! [`kernel`] and [`trend`] are the parts of the covariance, [`data`] is what a process is fitted to.
-//! [`hyper`] has the hyper-parameters, [`hyper_sampling`] draws them, [`mixture`] joins the processes
-//! of these draws. [`crash_classifier`] is the process for labels in place of numbers.
+//! [`kernel`] and [`trend`] are the parts of the covariance, [`data`] is what a process is fitted
+//! to. [`hyper`] has the hyper-parameters, [`hyper_sampling`] draws them, [`mixture`] joins the
+//! processes of these draws. [`crash_classifier`] is the process for labels in place of numbers.
 
 pub(crate) mod crash_classifier;
 pub(crate) mod data;

@@ -2,8 +2,8 @@
 //! viability.
 //!
 //! `fitter` fits each process. `constraint_data`, `transform` and [`warm_start`] prepare its data.
-//! `viability` and [`feasibility`] say how probable it is that a configuration survives and holds to
-//! the constraints.
+//! `viability` and [`feasibility`] say how probable it is that a configuration survives and holds
+//! to the constraints.
 
 mod constraint_data;
 pub(crate) mod feasibility;
@@ -60,7 +60,6 @@ impl Model {
         told: &[EncodedObservation],
         earlier: &[Earlier],
         encoding: &Encoding,
-        log: bool,
         memory: &Memory,
         seed: u64,
     ) -> Option<Model> {
@@ -113,8 +112,8 @@ impl Model {
                 earlier: Vec::new(),
             }
         };
-        let plain = Transform::new(&values, log);
-        let ratios = Transform::of_ratios(&values).filter(|_| !log);
+        let plain = Transform::new(&values);
+        let ratios = Transform::of_ratios(&values);
         let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
         let scale = transform.scale();
         let earlier: Vec<Data> = earlier

@@ -75,13 +75,11 @@ impl Optimizer {
             return Err(Error::Beta { beta });
         }
         for observation in settings.earlier.iter().flatten() {
-            observation.validate(settings.log_objective)?;
+            observation.validate()?;
         }
         let earlier = settings.earlier.iter().take(Settings::EARLIER_MAX);
         let of_all = earlier.len();
-        let earlier = earlier.filter_map(|observations| {
-            Earlier::new(observations, of_all, &space, settings.log_objective)
-        });
+        let earlier = earlier.filter_map(|observations| Earlier::new(observations, of_all, &space));
         let earlier: Vec<Earlier> = earlier.collect();
         let earlier_best = earlier.first().and_then(|earlier| earlier.best(&space));
         let start = Design::sobol(settings.seed);
@@ -392,9 +390,8 @@ impl Optimizer {
     /// The model of what has been told; fitted once for every state of knowledge.
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
-            let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
-            let (earlier, seed) = (&self.earlier, self.settings.seed);
-            let model = Model::fit(&self.told, earlier, encoding, log, &self.memory, seed);
+            let (encoding, seed) = (self.space.encoding(), self.settings.seed);
+            let model = Model::fit(&self.told, &self.earlier, encoding, &self.memory, seed);
             self.model = model.map(Arc::new);
         }
         self.model.clone()
@@ -404,11 +401,11 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`Error::Space`] for a configuration outside the space, [`Error::Unusable`],
-    /// [`Error::Variance`], [`Error::NotPositive`], [`Error::Weight`] for numbers that cannot be.
+    /// [`Error::Variance`], [`Error::Weight`] for numbers that cannot be.
     /// Nothing is taken in then.
     pub fn tell(&mut self, observation: Observation) -> Result<(), Error> {
         self.space.check(&observation.configuration)?;
-        observation.validate(self.settings.log_objective)?;
+        observation.validate()?;
         let point = self.space.encoding().encode(&observation.configuration);
         if let Some(position) = self
             .pending
@@ -440,19 +437,6 @@ impl Optimizer {
         }
         self.pending.push(point);
         Ok(())
-    }
-
-    /// Forgets a pending configuration whose evaluation failed for reasons of its own; `false` if
-    /// it was not pending.
-    pub fn forget(&mut self, configuration: &Configuration) -> bool {
-        let point = self.space.encoding().encode(configuration);
-        let position = self
-            .pending
-            .iter()
-            .position(|pending| same_point(pending, &point));
-        position
-            .map(|position| self.pending.remove(position))
-            .is_some()
     }
 
     /// The best evaluated configuration by the model's mean, among those that are probably

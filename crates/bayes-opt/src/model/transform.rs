@@ -77,8 +77,8 @@ impl Standard {
 }
 
 impl Transform {
-    pub(crate) fn new(values: &[f64], log: bool) -> Self {
-        Transform::shaped(values, log.then_some(0.0))
+    pub(crate) fn new(values: &[f64]) -> Self {
+        Transform::shaped(values, None)
     }
 
     /// As if ratios mattered, whatever the values' zero: the logarithm of how far they are above a
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn there_and_back() {
         let values = [1.0, 1.1, 1.2, 1.3, 1.25, 9000.0];
-        let [plain, log] = [false, true].map(|log| Transform::new(&values, log));
+        let [plain, log] = [None, Some(0.0)].map(|floor| Transform::shaped(&values, floor));
         for transform in [plain, log, Transform::of_ratios(&values).unwrap()] {
             for value in values {
                 let modelled = transform.forward(value);
@@ -304,11 +304,11 @@ mod tests {
         let even: Vec<f64> = (0..40)
             .map(|i| crate::numeric::normal::quantile((f64::from(i) + 0.5) / 40.0))
             .collect();
-        assert!((Transform::new(&even, false).power - 1.0).abs() < 0.1);
+        assert!((Transform::new(&even).power - 1.0).abs() < 0.1);
         let bad_end: Vec<f64> = even.iter().map(|value| (0.8 * value).exp()).collect();
-        assert_eq!(Transform::new(&bad_end, false).power, 1.0);
+        assert_eq!(Transform::new(&bad_end).power, 1.0);
         let skewed: Vec<f64> = bad_end.iter().map(|value| -value).collect();
-        let transform = Transform::new(&skewed, false);
+        let transform = Transform::new(&skewed);
         assert!(transform.power > 1.5, "{}", transform.power);
         for value in skewed {
             let modelled = transform.forward(value);
@@ -323,7 +323,7 @@ mod tests {
     fn whatever_the_magnitudes_numbers_stay_numbers() {
         let mut values: Vec<f64> = (0..20).map(|i| f64::from(i) * 1e-250).collect();
         values.push(1e100);
-        let transform = Transform::new(&values, false);
+        let transform = Transform::new(&values);
         for value in values {
             let modelled = transform.forward(value);
             assert!(modelled.is_finite() && transform.inverse(modelled).is_finite());
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn few_and_constant_values() {
-        assert_eq!(Transform::new(&[], false).forward(3.0), 3.0);
-        assert_eq!(Transform::new(&[3.0], false).forward(3.0), 0.0);
-        assert_eq!(Transform::new(&[3.0; 9], true).forward(3.0), 0.0);
+        assert_eq!(Transform::new(&[]).forward(3.0), 3.0);
+        assert_eq!(Transform::new(&[3.0]).forward(3.0), 0.0);
+        assert_eq!(Transform::shaped(&[3.0; 9], Some(0.0)).forward(3.0), 0.0);
     }
 }

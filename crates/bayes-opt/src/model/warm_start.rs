@@ -1,4 +1,5 @@
-//! Warm start: what earlier experiments measured, for [`crate::gp::hyper_sampling`] to believe or not.
+//! Warm start: what earlier experiments measured, for [`crate::gp::hyper_sampling`] to believe or
+//! not.
 
 use crate::gp::Gp;
 use crate::gp::data::Data;
@@ -31,12 +32,7 @@ impl Earlier {
     /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its
     /// configurations are brought to the nearest ones of `space`: a parameter that it did not have
     /// counts as having had its default, one that is gone is forgotten.
-    pub(crate) fn new(
-        observations: &[Observation],
-        of_all: usize,
-        space: &Space,
-        log: bool,
-    ) -> Option<Self> {
+    pub(crate) fn new(observations: &[Observation], of_all: usize, space: &Space) -> Option<Self> {
         let encoding = space.encoding();
         let place =
             |observation: &Observation| encoding.encode(&space.snap(&observation.configuration));
@@ -76,7 +72,7 @@ impl Earlier {
             .iter()
             .map(|(_, measured, ..)| measured.value)
             .collect();
-        let transform = Transform::new(&values, log);
+        let transform = Transform::new(&values);
         let points = completed.iter().flat_map(|(.., point)| point).copied();
         let points: Vec<f64> = points.collect();
         let objectives: Vec<MeasuredValue> = completed
@@ -160,7 +156,7 @@ mod tests {
         });
         let told: Vec<Observation> = told.collect();
         let kept = |of_all: usize| {
-            let earlier = Earlier::new(&told, of_all, &space, false).unwrap();
+            let earlier = Earlier::new(&told, of_all, &space).unwrap();
             // The best among them.
             assert_eq!(
                 earlier.data.points[0],

@@ -75,10 +75,7 @@ fn ratios_are_modelled_where_values_span_orders_of_magnitude() {
                 variance: None,
             })
             .collect();
-        let (plain, ratios) = (
-            Transform::new(&values, false),
-            Transform::of_ratios(&values),
-        );
+        let (plain, ratios) = (Transform::new(&values), Transform::of_ratios(&values));
         let nothing = Memory::new();
         let scaled = fitter(&nothing).scale(values.len(), plain, ratios, |transform| {
             let (values, variances) = transform.measured(&objectives);
