@@ -1,8 +1,8 @@
 //! What the code of a file does.
 //!
 //! [`image`] is a whole file: `sweep`, `vtable` and `caller_sensitive` look for what leads into its
-//! functions. [`flow`] is one function: `walk` decodes it, `tables`, `bounds` and `constants` find its
-//! jump tables, `address_taken` what has to stay where it is. [`instruction`], [`operands`] and
+//! functions. [`flow`] is one function: `walk` decodes it, `tables`, `bounds` and `constants` find
+//! its jump tables, `address_taken` what has to stay where it is. [`instruction`], [`operands`] and
 //! [`flags`] know single instructions.
 
 mod address_taken;

@@ -357,11 +357,9 @@ impl Checker<'_> {
             return false;
         };
         let address = instruction.memory_displacement64();
-        let plain = instruction.is_ip_rel_memory_operand()
-            || instruction.memory_base() == Register::None
-                && instruction.memory_index() == Register::None
-                && instruction.segment_prefix() == Register::GS;
-        plain && address >= area.address && (address - area.address).is_multiple_of(8)
+        instruction.is_ip_rel_memory_operand()
+            && address >= area.address
+            && (address - area.address).is_multiple_of(8)
     }
 
     fn patch(&self, patch: &Patch) -> Result<(), Error> {

@@ -3,7 +3,8 @@
 //! Section headers are only used for names; a file without them is understood all the same.
 //!
 //! [`binary`] is such a file with its functions, [`unwind`] and [`lsda`] are its unwind information
-//! and its exception tables. [`build_id`] names the file, [`runtimes`] says which files are declined.
+//! and its exception tables. [`build_id`] names the file, [`runtimes`] says which files are
+//! declined.
 
 pub(crate) mod binary;
 pub(crate) mod build_id;

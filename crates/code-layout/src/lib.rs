@@ -33,7 +33,7 @@ pub use elf::build_id::BuildId;
 pub use elf::unwind::FunctionRange;
 pub use emit::emit;
 pub use emit::emitted::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
+    CallSites, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
 };
 pub use emit::lookup::Lookup;
 pub use emit::map::{AddressMap, InstructionMapping};

@@ -1,7 +1,7 @@
 //! What is to be emitted, in which order, with or without counters.
 //!
-//! `call_graph` orders the functions, `ext_tsp` the blocks of one. [`counters`] says which edges are
-//! counted.
+//! `call_graph` orders the functions, `ext_tsp` the blocks of one. [`counters`] says which edges
+//! are counted.
 
 mod call_graph;
 pub(crate) mod counters;

@@ -1,9 +1,9 @@
 //! A process as the kernel shows it: who it is, which objects it has loaded, and whether it may be
 //! re-laid out. All its files are read below `/proc/PID/root`, as it sees them itself.
 //!
-//! [`maps`] and [`memory`] read and write it. [`stop`] stops it by [`ptrace`]; `handlers`, `unused` and
-//! [`sharing`] say where its threads are then. [`inject`] has a thread do a system call, from a stub in
-//! a [`cave`]. [`sampling`] and [`units`] measure what it does.
+//! [`maps`] and [`memory`] read and write it. [`stop`] stops it by [`ptrace`]; `handlers`, `unused`
+//! and [`sharing`] say where its threads are then. [`inject`] has a thread do a system call, from a
+//! stub in a [`cave`]. [`sampling`] and [`units`] measure what it does.
 
 pub(crate) mod cave;
 pub(crate) mod handlers;

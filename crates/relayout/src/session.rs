@@ -1,9 +1,9 @@
 //! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver)
 //! asks for, done.
 //!
-//! `counting` and `earlier` find out what runs. [`loaded`] is an object with its profile, [`layout`]
-//! what is made of it, [`cover`] how well that fits. [`phases`] has the layouts in force, [`kept`] the
-//! profiles on disk.
+//! `counting` and `earlier` find out what runs. [`loaded`] is an object with its profile,
+//! [`layout`] what is made of it, [`cover`] how well that fits. [`phases`] has the layouts in
+//! force, [`kept`] the profiles on disk.
 
 mod counting;
 pub(crate) mod cover;

@@ -244,10 +244,7 @@ fn jumps_on_to_caller_sensitive(
 
 /// Decodes all code, function by function and the gaps between them. The owner is the function, if
 /// any.
-pub(crate) fn each_instruction(
-    binary: &Binary,
-    mut visit: impl FnMut(Option<FunctionId>, &Instruction),
-) {
+fn each_instruction(binary: &Binary, mut visit: impl FnMut(Option<FunctionId>, &Instruction)) {
     let mut instruction = Instruction::default();
     let mut run = |owner, start: u64, end: u64| {
         let Some(bytes) = binary.elf.read(start, end.saturating_sub(start)) else {

@@ -9,7 +9,6 @@ use crate::analysis::flow::{BasicBlock, Terminator};
 use crate::analysis::image::Image;
 use crate::analysis::instruction::Kind;
 use crate::analysis::operands::got_slot;
-use crate::emit::emitted::CounterAddressing;
 use crate::plan::counters::FlowEdge;
 use crate::plan::{Piece, PlannedFunction};
 
@@ -35,8 +34,6 @@ pub(crate) enum Target {
 pub(crate) enum Field {
     /// 32 bits relative to the instruction's end, at this offset.
     Relative(usize),
-    /// 32 bits, sign-extended, at this offset.
-    Absolute(usize),
     /// A jump or conditional jump (its condition), short if it reaches.
     Jump(Option<u8>),
     /// 32 bits at this offset: how far the new table is from the old, added to what stood there.
@@ -73,7 +70,7 @@ pub(crate) struct Assembled {
 /// What assembling needs to know of the place.
 pub(crate) struct Context<'a> {
     pub(crate) image: &'a Image,
-    pub(crate) counters: Option<CounterAddressing>,
+    pub(crate) counts: bool,
     /// What a slot leads to, if it is known and within reach.
     pub(crate) resolve: &'a dyn Fn(u64) -> Option<Target>,
 }
@@ -118,8 +115,8 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
         context,
         planned,
         flags: context
-            .counters
-            .map(|_| LiveFlags::new(context.image, function)),
+            .counts
+            .then(|| LiveFlags::new(context.image, function)),
         block_piece,
         edge_piece,
         edges_from,
@@ -373,19 +370,14 @@ impl Assembler<'_> {
 
     /// Adds 1 to an edge's counter.
     fn count(&mut self, edge: &FlowEdge, origin: u64, keep_flags: bool) {
-        let (Some(counter), Some(addressing)) = (edge.counter, self.context.counters) else {
+        let Some(counter) = edge.counter.filter(|_| self.context.counts) else {
             return;
         };
         let counter = Target::Counter(self.planned.first_counter + counter);
         let mut add = |bytes: &[u8], refers: bool, pushed_bytes: u8, same_state: bool| {
             let mut item = raw(bytes);
             if refers {
-                let field = bytes.len() - 4;
-                let field = match addressing {
-                    CounterAddressing::RipRelative => Field::Relative(field),
-                    CounterAddressing::Gs => Field::Absolute(field),
-                };
-                item.reference = Some((field, counter));
+                item.reference = Some((Field::Relative(bytes.len() - 4), counter));
             }
             item.origin = origin;
             item.copied = false;
@@ -393,17 +385,10 @@ impl Assembler<'_> {
             item.same_state = same_state;
             self.items.push(item);
         };
-        let gs = addressing == CounterAddressing::Gs;
-        // ModRM of a bare displacement: relative to the next instruction, or behind a SIB byte as
-        // it is.
+        // ModRM of a bare displacement: relative to the next instruction.
         let operand = |opcode: &[u8], register: u8| {
-            let mut bytes = if gs { vec![0x65] } else { Vec::new() };
-            bytes.extend_from_slice(opcode);
-            if gs {
-                bytes.extend_from_slice(&[register << 3 | 4, 0x25]);
-            } else {
-                bytes.push(register << 3 | 5);
-            }
+            let mut bytes = opcode.to_vec();
+            bytes.push(register << 3 | 5);
             bytes.extend_from_slice(&[0; 4]);
             bytes
         };

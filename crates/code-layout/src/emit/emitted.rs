@@ -30,22 +30,9 @@ pub struct Placement {
 /// writable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterArea {
-    /// Runtime address of the first counter.
+    /// Runtime address of the first counter. The area lies within 2 GiB of the code cache. Threads
+    /// on several CPUs slow each other down and lose counts.
     pub address: u64,
-    /// How code addresses it.
-    pub addressing: CounterAddressing,
-}
-
-/// How a counter is addressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CounterAddressing {
-    /// Relative to the code: one area for all threads, within 2 GiB of the code cache. Threads on
-    /// several CPUs slow each other down and lose counts.
-    RipRelative,
-    /// `gs:address`: the address lies below 2 GiB, and a thread whose GS base is k × the area's
-    /// size uses the k-th area behind it (0, what Linux programs have, the first). New threads
-    /// inherit the GS base.
-    Gs,
 }
 
 /// Which patches lead from the old code into the new.
@@ -70,15 +57,13 @@ pub enum CallSites {
     None,
     /// Those in the old code of functions that were emitted.
     Moved,
-    /// All of the file.
-    All,
 }
 
 impl PatchSelection {
     /// Everything that there is.
     pub const ALL: Self = Self {
         entries: true,
-        call_sites: CallSites::All,
+        call_sites: CallSites::Moved,
         vtables: true,
         jump_tables: true,
     };

@@ -226,11 +226,6 @@ impl<'a> Linker<'a> {
                     self.bytes[at + field..at + field + 4]
                         .copy_from_slice(&displacement.to_le_bytes());
                 }
-                Field::Absolute(field) => {
-                    self.bytes[at..end].copy_from_slice(&item.bytes[..end - at]);
-                    let address = i32::try_from(to).map_err(|_| out_of_reach)?;
-                    self.bytes[at + field..at + field + 4].copy_from_slice(&address.to_le_bytes());
-                }
                 Field::TableShift(field) => {
                     self.bytes[at..end].copy_from_slice(&item.bytes[..end - at]);
                     let Target::Table(table) = target else {

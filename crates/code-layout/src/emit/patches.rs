@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::analysis::image::Image;
-use crate::analysis::sweep;
 use crate::elf::binary::ENTRY_BYTES;
 use crate::emit::emitted::{CallSites, Patch, PatchKind, Placement};
 use crate::error::{Skip, Skipped};
@@ -45,16 +44,6 @@ pub(crate) fn make(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
             .functions()
             .flat_map(|function| function.calls.iter().map(|call| (call.site, call.target)))
             .collect(),
-        CallSites::All => {
-            let mut all = Vec::new();
-            sweep::each_instruction(&links.image.binary, |owner, instruction| {
-                // Only in functions: what lies between them may be no code.
-                if owner.is_some() && instruction.is_call_near() {
-                    all.push((instruction.ip(), instruction.near_branch_target()));
-                }
-            });
-            all
-        }
     };
     sites.retain(|&(site, target)| {
         links.entries.contains_key(&target)

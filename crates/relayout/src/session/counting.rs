@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Instant;
 
-use code_layout::{CounterAddressing, CounterArea, LayoutPlan, Placement, Profile};
+use code_layout::{CounterArea, LayoutPlan, Placement, Profile};
 
 use super::{Session, patches};
 use crate::RelayoutError;
@@ -74,11 +74,7 @@ impl Session {
             load_bias: bias,
             cache_address: cache,
             cache_bytes,
-            counters: Some(CounterArea {
-                address: counters,
-                // A program may set its GS base for some calls only, so that no moment shows it.
-                addressing: CounterAddressing::RipRelative,
-            }),
+            counters: Some(CounterArea { address: counters }),
             ..Placement::default()
         };
         let loaded = &self.objects[index];
