@@ -8,20 +8,26 @@
 //! `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`, so
 //! all draws share one matrix. Without noise the draws agree, and what is left is expected
 //! improvement.
+//!
+//! `worth` has the criteria, `conditional` and `joint` the process given true values at some
+//! points. `local_penalty` serves where no objective is modelled. [`replication`] decides between a
+//! new point and one that was measured already.
 
 mod conditional;
 mod joint;
+mod local_penalty;
+pub(crate) mod replication;
 mod worth;
 
 use self::conditional::Conditional;
 pub(crate) use self::conditional::Scratch;
 use self::joint::{joint, stratified};
 use self::worth::Criterion;
-use crate::feasibility::Feasibility;
+use crate::acquisition::local_penalty::Apart;
 use crate::gp::Gp;
-use crate::linalg::add_scaled;
-use crate::local_penalty::Apart;
-use crate::mixture::Mixture;
+use crate::gp::mixture::Mixture;
+use crate::model::feasibility::Feasibility;
+use crate::numeric::linalg::add_scaled;
 use crate::settings::Acquisition;
 
 /// Draws of the true values, of all processes together; stratified, so few are enough.

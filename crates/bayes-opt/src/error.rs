@@ -1,6 +1,6 @@
 //! What can be wrong with a space, a configuration or an observation.
 
-use crate::value::{Value, readable};
+use crate::space::value::{Value, readable};
 
 /// A space that makes no sense, or a configuration that is not inside it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -108,12 +108,6 @@ pub enum Error {
         what: String,
         /// The variance.
         variance: f64,
-    },
-    /// The logarithm of the objective is asked for, but the objective is not positive.
-    #[error("the objective is {}, but `log_objective` needs positive values", readable(*.value))]
-    NotPositive {
-        /// The objective.
-        value: f64,
     },
     /// A weight outside (0, 1].
     #[error("the weight of an observation is {}: it has to be above 0 and at most 1", readable(*.weight))]

@@ -11,14 +11,14 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::design::sobol;
-use crate::encode::Column;
 use crate::gp::Gp;
-use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::model::Model;
-use crate::normal::draw as normal_draw;
+use crate::numeric::linalg::{Cholesky, add_scaled, dot, multiply};
+use crate::numeric::normal::draw as normal_draw;
+use crate::sampling::design::sobol;
 use crate::space::Space;
-use crate::value::{Value, cell};
+use crate::space::encode::Column;
+use crate::space::value::{Value, cell};
 
 /// Points over which the other parameters are averaged.
 const BACKGROUND: u32 = 32;

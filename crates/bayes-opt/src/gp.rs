@@ -1,18 +1,30 @@
 //! Gaussian-process regression with known and fitted noise; hyper-parameters at the maximum of
-//! their posterior, or drawn from it ([`crate::hyper`]).
+//! their posterior, or drawn from it ([`crate::gp::hyper`]).
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The
 //! constant mean `m` has a normal prior and is solved for exactly, the others are found by
-//! [`crate::lbfgs`] with analytic gradients, or drawn from their posterior by
-//! [`crate::hyper_sampling`]. Where they are drawn, what coordinates have in common
-//! ([`crate::trend`]) is added to the mean, and its uncertainty to the covariance.
+//! [`crate::optim::lbfgs`] with analytic gradients, or drawn from their posterior by
+//! [`crate::gp::hyper_sampling`]. Where they are drawn, what coordinates have in common
+//! ([`crate::gp::trend`]) is added to the mean, and its uncertainty to the covariance.
+//!
+//! [`kernel`] and [`trend`] are the parts of the covariance, [`data`] is what a process is fitted
+//! to. [`hyper`] has the hyper-parameters, [`hyper_sampling`] draws them, [`mixture`] joins the
+//! processes of these draws. [`crash_classifier`] is the process for labels in place of numbers.
 
-use crate::coordinate::Coordinate;
-use crate::data::{Data, NOISE_MAX};
-use crate::hyper::{Basis, Hyper, Priors, bounds};
-use crate::kernel::{Kernel, half_cosines_between};
-use crate::lbfgs::minimise;
-use crate::linalg::{Cholesky, add_scaled, dot, multiply};
+pub(crate) mod crash_classifier;
+pub(crate) mod data;
+pub(crate) mod hyper;
+pub(crate) mod hyper_sampling;
+pub(crate) mod kernel;
+pub(crate) mod mixture;
+pub(crate) mod trend;
+
+use crate::gp::data::{Data, NOISE_MAX};
+use crate::gp::hyper::{Basis, Hyper, Priors, bounds};
+use crate::gp::kernel::{Kernel, half_cosines_between};
+use crate::numeric::linalg::{Cholesky, add_scaled, dot, multiply};
+use crate::optim::lbfgs::minimise;
+use crate::space::coordinate::Coordinate;
 
 /// A fitted process.
 #[derive(Clone, Debug)]

@@ -1,9 +1,16 @@
 //! All processes that are fitted to what has been told: the objective, each constraint, and
 //! viability.
+//!
+//! `fitter` fits each process. `constraint_data`, `transform` and [`warm_start`] prepare its data.
+//! `viability` and [`feasibility`] say how probable it is that a configuration survives and holds
+//! to the constraints.
 
 mod constraint_data;
+pub(crate) mod feasibility;
 mod fitter;
+mod transform;
 mod viability;
+pub(crate) mod warm_start;
 
 use std::collections::BTreeMap;
 
@@ -12,14 +19,14 @@ use self::fitter::Fitter;
 pub(crate) use self::fitter::Memory;
 pub(crate) use self::viability::survival;
 use crate::acquisition::Evaluated;
-use crate::data::Data;
-use crate::encode::{Encoding, same_point};
-use crate::feasibility::{Demand, Feasibility};
-use crate::hyper::Basis;
-use crate::mixture::Mixture;
+use crate::gp::data::Data;
+use crate::gp::hyper::Basis;
+use crate::gp::mixture::Mixture;
+use crate::model::feasibility::{Demand, Feasibility};
+use crate::model::transform::Transform;
+use crate::model::warm_start::Earlier;
 use crate::observation::{EncodedObservation, MeasuredValue, ObservedOutcome};
-use crate::transform::Transform;
-use crate::warm_start::Earlier;
+use crate::space::encode::{Encoding, same_point};
 
 /// How probable it is at least that a configuration which completed, and never crashed, survives
 /// again, and that one which violated a constraint does so again.
@@ -53,7 +60,6 @@ impl Model {
         told: &[EncodedObservation],
         earlier: &[Earlier],
         encoding: &Encoding,
-        log: bool,
         memory: &Memory,
         seed: u64,
     ) -> Option<Model> {
@@ -106,8 +112,8 @@ impl Model {
                 earlier: Vec::new(),
             }
         };
-        let plain = Transform::new(&values, log);
-        let ratios = Transform::of_ratios(&values).filter(|_| !log);
+        let plain = Transform::new(&values);
+        let ratios = Transform::of_ratios(&values);
         let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
         let scale = transform.scale();
         let earlier: Vec<Data> = earlier

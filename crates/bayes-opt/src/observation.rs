@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, LARGEST};
-use crate::value::Configuration;
+use crate::space::value::Configuration;
 
 /// A measured number and how sure of it the measurement is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,9 +87,8 @@ impl Observation {
     /// Whether all its numbers can be.
     ///
     /// # Errors
-    /// [`Error::Unusable`], [`Error::Variance`], [`Error::Weight`]; [`Error::NotPositive`] where
-    /// `log_objective` is to be modelled.
-    pub fn validate(&self, log_objective: bool) -> Result<(), Error> {
+    /// [`Error::Unusable`], [`Error::Variance`], [`Error::Weight`].
+    pub fn validate(&self) -> Result<(), Error> {
         if !(self.weight > 0.0 && self.weight <= 1.0) {
             return Err(Error::Weight {
                 weight: self.weight,
@@ -103,11 +102,6 @@ impl Observation {
             return Ok(());
         };
         finite("objective", *objective)?;
-        if log_objective && objective.value <= 0.0 {
-            return Err(Error::NotPositive {
-                value: objective.value,
-            });
-        }
         constraints
             .iter()
             .try_for_each(|(name, measured)| finite(name, *measured))

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::acquisition::replication::{most_worth_repeating, worth_repeating};
 use crate::acquisition::{AcquisitionFunction, Evaluated};
-use crate::design::{Design, fold};
-use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
-use crate::feasible_start::inside;
+use crate::model::warm_start::Earlier;
 use crate::model::{Memory, Model, survival};
 use crate::observation::{EncodedObservation, Observation, ObservedOutcome, Recommendation};
-use crate::parameter::Parameter;
-use crate::replication::{most_worth_repeating, worth_repeating};
-use crate::search::{AcquisitionOptimizer, Belief};
+use crate::optim::search::{AcquisitionOptimizer, Belief};
+use crate::sampling::design::{Design, fold};
+use crate::sampling::feasible_start::inside;
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
-use crate::value::{Configuration, Value};
-use crate::warm_start::Earlier;
+use crate::space::encode::{Column, is_among, same_point};
+use crate::space::parameter::Parameter;
+use crate::space::value::{Configuration, Value};
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]
@@ -75,13 +75,11 @@ impl Optimizer {
             return Err(Error::Beta { beta });
         }
         for observation in settings.earlier.iter().flatten() {
-            observation.validate(settings.log_objective)?;
+            observation.validate()?;
         }
         let earlier = settings.earlier.iter().take(Settings::EARLIER_MAX);
         let of_all = earlier.len();
-        let earlier = earlier.filter_map(|observations| {
-            Earlier::new(observations, of_all, &space, settings.log_objective)
-        });
+        let earlier = earlier.filter_map(|observations| Earlier::new(observations, of_all, &space));
         let earlier: Vec<Earlier> = earlier.collect();
         let earlier_best = earlier.first().and_then(|earlier| earlier.best(&space));
         let start = Design::sobol(settings.seed);
@@ -392,9 +390,8 @@ impl Optimizer {
     /// The model of what has been told; fitted once for every state of knowledge.
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
-            let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
-            let (earlier, seed) = (&self.earlier, self.settings.seed);
-            let model = Model::fit(&self.told, earlier, encoding, log, &self.memory, seed);
+            let (encoding, seed) = (self.space.encoding(), self.settings.seed);
+            let model = Model::fit(&self.told, &self.earlier, encoding, &self.memory, seed);
             self.model = model.map(Arc::new);
         }
         self.model.clone()
@@ -404,11 +401,11 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`Error::Space`] for a configuration outside the space, [`Error::Unusable`],
-    /// [`Error::Variance`], [`Error::NotPositive`], [`Error::Weight`] for numbers that cannot be.
+    /// [`Error::Variance`], [`Error::Weight`] for numbers that cannot be.
     /// Nothing is taken in then.
     pub fn tell(&mut self, observation: Observation) -> Result<(), Error> {
         self.space.check(&observation.configuration)?;
-        observation.validate(self.settings.log_objective)?;
+        observation.validate()?;
         let point = self.space.encoding().encode(&observation.configuration);
         if let Some(position) = self
             .pending
@@ -440,19 +437,6 @@ impl Optimizer {
         }
         self.pending.push(point);
         Ok(())
-    }
-
-    /// Forgets a pending configuration whose evaluation failed for reasons of its own; `false` if
-    /// it was not pending.
-    pub fn forget(&mut self, configuration: &Configuration) -> bool {
-        let point = self.space.encoding().encode(configuration);
-        let position = self
-            .pending
-            .iter()
-            .position(|pending| same_point(pending, &point));
-        position
-            .map(|position| self.pending.remove(position))
-            .is_some()
     }
 
     /// The best evaluated configuration by the model's mean, among those that are probably

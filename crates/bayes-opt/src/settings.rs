@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::observation::Observation;
-use crate::value::Configuration;
+use crate::space::value::Configuration;
 
 /// How the next configuration is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,10 +73,6 @@ pub struct Settings {
     /// that a misleading one costs one question, and few of the next. More than
     /// [`Settings::EARLIER_MAX`] are left out.
     pub earlier: Vec<Vec<Observation>>,
-    /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive
-    /// values. Otherwise ratios are modelled only while what was measured is by far more probable
-    /// so, as where it spans orders of magnitude.
-    pub log_objective: bool,
 }
 
 impl Settings {

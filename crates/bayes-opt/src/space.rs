@@ -1,10 +1,20 @@
 //! The parameters and the configurations they make.
+//!
+//! A parameter with its values is in [`parameter`] and [`value`], a condition between parameters in
+//! [`constraint`]. [`encode`] turns a configuration into a point of the unit cube and back;
+//! [`coordinate`] says what the coordinates of such a point are.
 
-use crate::constraint::LinearConstraint;
-use crate::encode::Encoding;
+pub(crate) mod constraint;
+pub(crate) mod coordinate;
+pub(crate) mod encode;
+pub(crate) mod parameter;
+pub(crate) mod value;
+
 use crate::error::SpaceError;
-use crate::parameter::{Kind, Parameter};
-use crate::value::Configuration;
+use crate::space::constraint::LinearConstraint;
+use crate::space::encode::Encoding;
+use crate::space::parameter::{Kind, Parameter};
+use crate::space::value::Configuration;
 
 /// A validated set of parameters and the linear constraints between them.
 #[derive(Clone, Debug)]
@@ -208,8 +218,8 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameter::PriorGuess;
-    use crate::value::Value;
+    use crate::space::parameter::PriorGuess;
+    use crate::space::value::Value;
 
     fn int(low: i64, high: i64, step: i64, log: bool) -> Kind {
         Kind::Int {

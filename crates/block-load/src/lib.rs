@@ -16,6 +16,7 @@ pub mod generator;
 pub mod medium;
 pub mod nbd;
 pub mod nvme;
+mod outgoing;
 pub mod picture;
 
 use std::net::SocketAddr;

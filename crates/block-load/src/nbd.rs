@@ -11,6 +11,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::LoadError;
 use crate::medium::{Done, IoRequest, Medium, Payload};
+use crate::outgoing::Outgoing;
 
 const NBD_MAGIC: &[u8; 8] = b"NBDMAGIC";
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -37,8 +38,7 @@ const WAIT: Timespec = Timespec {
 
 struct Connection {
     stream: TcpStream,
-    out: Vec<u8>,
-    out_at: usize,
+    out: Outgoing,
     /// Part of a reply's header.
     header: Vec<u8>,
     /// The request whose data come next, and how many of them.
@@ -91,8 +91,7 @@ impl Nbd {
                 .map_err(|errno| failed(errno.into()))?;
             made.push(Connection {
                 stream,
-                out: Vec::new(),
-                out_at: 0,
+                out: Outgoing::default(),
                 header: Vec::new(),
                 reading: None,
             });
@@ -127,23 +126,11 @@ impl Nbd {
         let mut left = Vec::new();
         for index in std::mem::take(&mut self.dirty) {
             let connection = &mut self.connections[index];
-            while connection.out_at < connection.out.len() {
-                match connection
-                    .stream
-                    .write(&connection.out[connection.out_at..])
-                {
-                    Ok(sent) => connection.out_at += sent,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(self.failed(error)),
-                }
-            }
-            if connection.out_at == connection.out.len() {
-                connection.out.clear();
-                connection.out_at = 0;
-            } else {
+            let written = connection.out.write_to(&mut connection.stream);
+            if !connection.out.is_empty() {
                 left.push(index);
             }
+            written.map_err(|error| self.failed(error))?;
         }
         self.dirty = left;
         Ok(())
@@ -231,7 +218,7 @@ impl Medium for Nbd {
         if connection.out.is_empty() {
             self.dirty.push(index);
         }
-        let out = &mut connection.out;
+        let out = connection.out.bytes();
         out.extend_from_slice(&REQUEST_MAGIC.to_be_bytes());
         out.extend_from_slice(&u32::from(!is_read).to_be_bytes());
         out.extend_from_slice(&u64::from(io.slot).to_be_bytes());

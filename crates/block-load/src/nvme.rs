@@ -11,6 +11,7 @@ use qos::Operation;
 
 use crate::LoadError;
 use crate::medium::{Done, IoRequest, Medium, Payload};
+use crate::outgoing::Outgoing;
 
 const INITIALIZE: u8 = 0;
 const TERMINATED: u8 = 3;
@@ -35,8 +36,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 
 struct Connection {
     stream: TcpStream,
-    out: Vec<u8>,
-    out_at: usize,
+    out: Outgoing,
     /// The front of a PDU whose header has not all come.
     header: Vec<u8>,
     /// Data of the PDU under way that are still to come, and the slot that ends with them.
@@ -180,8 +180,7 @@ impl Nvme {
             unblocked.map_err(|error| made.failed(error))?;
             connections.push(Connection {
                 stream: made.stream,
-                out: Vec::new(),
-                out_at: 0,
+                out: Outgoing::default(),
                 header: Vec::new(),
                 left_bytes: 0,
                 ends: None,
@@ -205,19 +204,8 @@ impl Nvme {
     fn flush(&mut self) -> Result<(), LoadError> {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
-            while connection.out_at < connection.out.len() {
-                let rest = &connection.out[connection.out_at..];
-                match connection.stream.write(rest) {
-                    Ok(sent) => connection.out_at += sent,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(self.failed(error)),
-                }
-            }
-            if connection.out_at == connection.out.len() {
-                connection.out.clear();
-                connection.out_at = 0;
-            }
+            let written = connection.out.write_to(&mut connection.stream);
+            written.map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
@@ -317,7 +305,7 @@ impl Medium for Nvme {
         let blocks = u32::try_from(u64::from(io.len_bytes) / BLOCK_BYTES).unwrap_or(1);
         let cid = u16::try_from(io.slot).unwrap_or(0);
         let opcode = if is_write { 1 } else { 2 };
-        let out = &mut self.connections[index].out;
+        let out = self.connections[index].out.bytes();
         let data = (io.len_bytes, is_write);
         capsule(
             out,

@@ -67,3 +67,19 @@ counters! {
 pub fn count(counter: &AtomicU64, amount: u64) {
     dataplane::histogram::add(counter, amount);
 }
+
+/// Counts a hit or a miss.
+pub(crate) fn count_hit(is_hit: bool, hits: &AtomicU64, misses: &AtomicU64) {
+    count(if is_hit { hits } else { misses }, 1);
+}
+
+impl CacheCounters {
+    /// Counts an increment or a decrement by whether its key was there.
+    pub(crate) fn count_arithmetic(&self, is_hit: bool, is_increment: bool) {
+        if is_increment {
+            count_hit(is_hit, &self.incr_hits, &self.incr_misses);
+        } else {
+            count_hit(is_hit, &self.decr_hits, &self.decr_misses);
+        }
+    }
+}

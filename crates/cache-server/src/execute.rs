@@ -217,19 +217,7 @@ fn simple<C: Calls>(shared: &SharedCache, answers: &mut Answers<'_, C>, request:
             let mut store = shared.lock(shared.partition(key));
             let counted = store.count(key, delta, is_increment, None, None);
             drop(store);
-            let (hits, misses) = if is_increment {
-                (&counters.incr_hits, &counters.incr_misses)
-            } else {
-                (&counters.decr_hits, &counters.decr_misses)
-            };
-            count(
-                if counted == Counted::NotFound {
-                    misses
-                } else {
-                    hits
-                },
-                1,
-            );
+            counters.count_arithmetic(counted != Counted::NotFound, is_increment);
             let mut line = Line::new();
             let answer = match counted {
                 Counted::Number(number) => line.number(number).text(b"\r\n").as_bytes(),
@@ -365,12 +353,7 @@ fn store<C: Calls>(
     let reserved = match reserved {
         Ok(reserved) => reserved,
         Err(error) => {
-            // The client meant to replace the old value: it must not read that one again.
-            if let Some(item) = store.peek(storage.key) {
-                store.delete(item);
-            }
-            drop(store);
-            answer_error(answers, error);
+            meta_command::refuse_value(store, storage.key, error, answers);
             connection.phase = Phase::Skip {
                 left_bytes: block_bytes,
             };

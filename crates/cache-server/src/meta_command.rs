@@ -1,10 +1,12 @@
 //! Runs meta commands: `mg`, `ms`, `md`, `ma`, `me`.
 
+use std::ops::DerefMut;
+
 use dataplane::Calls;
 
 use crate::answer::{ANSWER_MAX_BYTES, Answers, BAD_CHUNK, Line, answer_error};
 use crate::connection::{Commit, Connection, Phase, Step, WHOLE_MAX_BYTES};
-use crate::counters::count;
+use crate::counters::{count, count_hit};
 use crate::protocol::{self, Meta, MetaKind, Words};
 use crate::shared::SharedCache;
 use crate::store::{Counted, Item, KEY_MAX_BYTES, Mode, Reserved, Store, StoreError, Stored};
@@ -176,14 +178,7 @@ fn get<C: Calls>(
         is_won = true;
     }
     count(&counters.cmd_get, 1);
-    count(
-        if is_hit {
-            &counters.get_hits
-        } else {
-            &counters.get_misses
-        },
-        1,
-    );
+    count_hit(is_hit, &counters.get_hits, &counters.get_misses);
     let Some(item) = found else {
         answers.send_unless(flags.is_quiet, b"EN\r\n");
         return true;
@@ -254,11 +249,7 @@ fn set<C: Calls>(
     let reserved = match store.reserve(key, meta.flags.client_flags, expiry, len_bytes) {
         Ok(reserved) => reserved,
         Err(error) => {
-            if let Some(item) = store.peek(key) {
-                store.delete(item);
-            }
-            drop(store);
-            answer_error(answers, error);
+            refuse_value(store, key, error, answers);
             connection.phase = Phase::Skip {
                 left_bytes: block_bytes,
             };
@@ -289,6 +280,21 @@ fn set<C: Calls>(
         answers.send(BAD_CHUNK);
     }
     Step::Done(line_bytes + block_bytes)
+}
+
+/// Answers that there is no memory for a value. The client meant to replace the old value: it must
+/// not read that one again.
+pub(crate) fn refuse_value<C: Calls>(
+    mut store: impl DerefMut<Target = Store>,
+    key: &[u8],
+    error: StoreError,
+    answers: &mut Answers<'_, C>,
+) {
+    if let Some(item) = store.peek(key) {
+        store.delete(item);
+    }
+    drop(store);
+    answer_error(answers, error);
 }
 
 /// Stores a value that is whole, and answers.
@@ -380,13 +386,10 @@ fn delete<C: Calls>(
         }
     };
     let counters = answers.counters;
-    count(
-        if found.is_some() {
-            &counters.delete_hits
-        } else {
-            &counters.delete_misses
-        },
-        1,
+    count_hit(
+        found.is_some(),
+        &counters.delete_hits,
+        &counters.delete_misses,
     );
     if flags.is_quiet && status != b"EX" {
         return true;
@@ -428,20 +431,8 @@ fn arithmetic<C: Calls>(
             Err(error) => Counted::Failed(error),
         };
     }
-    let counters = answers.counters;
-    let (hits, misses) = if is_increment {
-        (&counters.incr_hits, &counters.incr_misses)
-    } else {
-        (&counters.decr_hits, &counters.decr_misses)
-    };
-    count(
-        if counted == Counted::NotFound {
-            misses
-        } else {
-            hits
-        },
-        1,
-    );
+    let is_hit = counted != Counted::NotFound;
+    answers.counters.count_arithmetic(is_hit, is_increment);
     let item = store.peek(key);
     match counted {
         Counted::Number(number) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::flow::{Function, Terminator};
+use crate::analysis::flow::{Function, Terminator};
 use crate::profile::{Edge, FunctionCounts};
 
 /// Taken branches, and the straight runs of code between them.

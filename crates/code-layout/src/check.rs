@@ -2,14 +2,14 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use crate::analysis::flow::Function;
+use crate::analysis::image::Image;
+use crate::analysis::jump_table::JumpTable;
+use crate::analysis::operands::got_slot;
 use crate::elf::little_endian;
-use crate::emitted::{Emitted, Patch, PatchKind, Placement};
+use crate::emit::emitted::{Emitted, Patch, PatchKind, Placement};
+use crate::emit::map::InstructionMapping;
 use crate::error::Error;
-use crate::flow::Function;
-use crate::image::Image;
-use crate::jump_table::JumpTable;
-use crate::map::InstructionMapping;
-use crate::operands::got_slot;
 use crate::plan::LayoutPlan;
 
 /// Jumps to jumps that are followed when two places are compared.
@@ -357,11 +357,9 @@ impl Checker<'_> {
             return false;
         };
         let address = instruction.memory_displacement64();
-        let plain = instruction.is_ip_rel_memory_operand()
-            || instruction.memory_base() == Register::None
-                && instruction.memory_index() == Register::None
-                && instruction.segment_prefix() == Register::GS;
-        plain && address >= area.address && (address - area.address).is_multiple_of(8)
+        instruction.is_ip_rel_memory_operand()
+            && address >= area.address
+            && (address - area.address).is_multiple_of(8)
     }
 
     fn patch(&self, patch: &Patch) -> Result<(), Error> {

@@ -1,6 +1,16 @@
 //! The parts of an ELF file that loading it needs: segments, dynamic section, relocations, symbols.
 //!
 //! Section headers are only used for names; a file without them is understood all the same.
+//!
+//! [`binary`] is such a file with its functions, [`unwind`] and [`lsda`] are its unwind information
+//! and its exception tables. [`build_id`] names the file, [`runtimes`] says which files are
+//! declined.
+
+pub(crate) mod binary;
+pub(crate) mod build_id;
+pub(crate) mod lsda;
+mod runtimes;
+pub(crate) mod unwind;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,20 +1,37 @@
 //! From a plan to bytes: code, tables, unwind information, and the patches that lead into them.
+//!
+//! `assemble` makes the instructions of one function, `link` gives them addresses, with `patches`
+//! and the unwind information (`frames`, [`lookup`]). [`emitted`] and [`map`] are the result,
+//! [`symbols`] is the result for debuggers.
+
+mod assemble;
+pub(crate) mod emitted;
+mod frames;
+mod link;
+pub(crate) mod lookup;
+pub(crate) mod map;
+mod patches;
+pub(crate) mod symbols;
 
 use std::ops::Range;
 
-use crate::assemble::{Context, Target, assemble};
-use crate::emitted::{CounterAddressing, Emitted, Placement};
+use crate::analysis::image::Image;
+use crate::emit::assemble::{Context, Target, assemble};
+use crate::emit::emitted::{Emitted, Placement};
+use crate::emit::link::Linker;
 use crate::error::Error;
-use crate::image::Image;
-use crate::link::Linker;
 use crate::plan::LayoutPlan;
 
 /// Emits a plan.
 ///
 /// # Errors
-/// The cache is too small or out of reach, or the counters cannot be addressed.
+/// The cache is too small, the cache or the counters are out of reach, or the placement names no
+/// counters.
 pub fn emit(image: &Image, plan: &LayoutPlan, placement: &Placement) -> Result<Emitted, Error> {
-    let counters = check_counters(plan, placement)?;
+    let counts = plan.counters() > 0;
+    if counts && placement.counters.is_none() {
+        return Err(Error::Counters);
+    }
     let cache = placement.cache_address
         ..placement
             .cache_address
@@ -32,7 +49,7 @@ pub fn emit(image: &Image, plan: &LayoutPlan, placement: &Placement) -> Result<E
     };
     let context = Context {
         image,
-        counters,
+        counts,
         resolve: &resolve,
     };
     let mut linker = Linker::new(image, plan, placement);
@@ -40,29 +57,6 @@ pub fn emit(image: &Image, plan: &LayoutPlan, placement: &Placement) -> Result<E
         linker.place(planned, assemble(&context, planned))?;
     }
     linker.finish()
-}
-
-fn check_counters(
-    plan: &LayoutPlan,
-    placement: &Placement,
-) -> Result<Option<CounterAddressing>, Error> {
-    if plan.counters() == 0 {
-        return Ok(None);
-    }
-    let Some(area) = placement.counters else {
-        return Err(Error::Counters {
-            address: 0,
-            why: "the placement names none",
-        });
-    };
-    let end = area.address.saturating_add(plan.counters() as u64 * 8);
-    if area.addressing == CounterAddressing::Gs && end > 1 << 31 {
-        return Err(Error::Counters {
-            address: area.address,
-            why: "GS-relative ones must lie below 2 GiB",
-        });
-    }
-    Ok(Some(area.addressing))
 }
 
 /// Whether 32 bits of displacement lead from anywhere in a range to an address.

@@ -76,14 +76,9 @@ pub enum Error {
         /// Bytes there are.
         room: u64,
     },
-    /// A plan with counters was emitted without a place for them, or with one out of reach.
-    #[error("counters at {address:#x} cannot be addressed ({why})")]
-    Counters {
-        /// Where the counters were to be.
-        address: u64,
-        /// Why not.
-        why: &'static str,
-    },
+    /// A plan with counters was emitted without a place for them.
+    #[error("the plan has counters, but the placement names no place for them")]
+    Counters,
     /// What was emitted is not what was meant: a defect of this crate, found by [`crate::check`].
     #[error("emitted code at {address:#x} is wrong: {what}")]
     Wrong {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::emitted::Emitted;
-use crate::flow::Terminator;
+use crate::analysis::flow::Terminator;
+use crate::emit::emitted::Emitted;
 use crate::plan::{LayoutPlan, PlannedFunction};
 use crate::profile::Profile;
 

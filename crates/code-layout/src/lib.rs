@@ -11,63 +11,34 @@
 //! for what was emitted.
 #![forbid(unsafe_code)]
 
-mod address_taken;
-mod assemble;
-mod binary;
-mod bounds;
+mod analysis;
 mod branches;
-mod build_id;
-mod call_graph;
-mod caller_sensitive;
 mod check;
-mod constants;
-mod counters;
 mod elf;
 mod emit;
-mod emitted;
 mod error;
-mod ext_tsp;
-mod flags;
-mod flow;
 mod footprint;
-mod frames;
-mod image;
-mod instruction;
-mod jump_table;
-mod link;
-mod lookup;
-mod lsda;
-mod map;
-mod operands;
-mod patches;
 mod plan;
 mod profile;
-mod runtimes;
-mod sweep;
-mod symbols;
-mod tables;
-mod unwind;
-mod vtable;
-mod walk;
 
-pub use binary::{FunctionId, GotSlot, build_id, defines, preflight, unwinds_by_itself};
+pub use analysis::flow::{BasicBlock, BlockId, Call, Function, Terminator};
+pub use analysis::image::Image;
+pub use analysis::jump_table::JumpTable;
+pub use analysis::vtable::Vtable;
 pub use branches::Branches;
-pub use build_id::BuildId;
 pub use check::check;
 pub use elf::LoadSegment;
+pub use elf::binary::{FunctionId, GotSlot, build_id, defines, preflight, unwinds_by_itself};
+pub use elf::build_id::BuildId;
+pub use elf::unwind::FunctionRange;
 pub use emit::emit;
-pub use emitted::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
+pub use emit::emitted::{
+    CallSites, CounterArea, Emitted, Patch, PatchKind, PatchSelection, Placement,
 };
+pub use emit::lookup::Lookup;
+pub use emit::map::{AddressMap, InstructionMapping};
+pub use emit::symbols::symbol_file;
 pub use error::{Error, Skip, Skipped};
-pub use flow::{BasicBlock, BlockId, Call, Function, Terminator};
 pub use footprint::{Footprint, footprints};
-pub use image::Image;
-pub use jump_table::JumpTable;
-pub use lookup::Lookup;
-pub use map::{AddressMap, InstructionMapping};
 pub use plan::{LayoutOrder, LayoutPlan};
 pub use profile::{Edge, FunctionCounts, Profile};
-pub use symbols::symbol_file;
-pub use unwind::FunctionRange;
-pub use vtable::Vtable;

@@ -1,4 +1,11 @@
 //! What is to be emitted, in which order, with or without counters.
+//!
+//! `call_graph` orders the functions, `ext_tsp` the blocks of one. [`counters`] says which edges
+//! are counted.
+
+mod call_graph;
+pub(crate) mod counters;
+mod ext_tsp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +13,11 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::binary::ENTRY_BYTES;
-use crate::call_graph;
-use crate::counters::{self, FlowEdge};
+use crate::analysis::flow::{BlockId, Function, Terminator};
+use crate::analysis::image::Image;
+use crate::elf::binary::ENTRY_BYTES;
 use crate::error::{Skip, Skipped};
-use crate::ext_tsp;
-use crate::flow::{BlockId, Function, Terminator};
-use crate::image::Image;
+use crate::plan::counters::FlowEdge;
 use crate::profile::{Edge, FunctionCounts, Profile};
 
 /// How blocks and functions are put in order.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::binary::FunctionId;
-use crate::build_id::BuildId;
-use crate::image::Image;
+use crate::analysis::image::Image;
+use crate::elf::binary::FunctionId;
+use crate::elf::build_id::BuildId;
 
 /// What ran how often in one file. All addresses are the file's own (`vaddr`), so a profile holds
 /// for every process that runs the file, wherever it is loaded.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use host::Roots;
@@ -12,6 +12,7 @@ use tuner::live::Changed;
 use tuner::process::Interrupt;
 use tuner::protocol::{Reply, WorkerMessage};
 
+use crate::lock::lock;
 use crate::reserve::Reserve;
 use crate::store::Store;
 use crate::workers::Workers;
@@ -165,8 +166,7 @@ impl Coordinator {
     }
 
     pub(crate) fn own_trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock();
-        trouble.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Whether the store answers; for a watchdog.
@@ -175,9 +175,7 @@ impl Coordinator {
     }
 
     pub(crate) fn current_run(&self) -> MutexGuard<'_, Option<CurrentRun>> {
-        self.current_run
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current_run)
     }
 
     /// There may be something to do.
@@ -208,7 +206,7 @@ impl Coordinator {
     }
 
     pub(crate) fn set_trouble(&self, message: Option<String>) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = lock(&self.trouble);
         if *trouble != message {
             *trouble = message;
             self.store.touch();

@@ -34,6 +34,16 @@ pub enum Error {
     Tuner(#[from] tuner::TunerError),
 }
 
+impl Error {
+    /// A session ended, and the host is not as it was before.
+    pub(crate) fn not_restored() -> Self {
+        Self::Conflict(
+            "not every knob could be restored: run `slackline restore`; it restores what it can and names the rest"
+                .into(),
+        )
+    }
+}
+
 impl From<host::HostError> for Error {
     fn from(error: host::HostError) -> Self {
         Self::Tuner(error.into())

@@ -130,24 +130,11 @@ impl Coordinator {
                 parameter.pin(value);
             }
         }
-        // A report of an early version does not say which arms came out of the search; their names
-        // do.
-        if report.verification.iter().all(|arm| !arm.is_candidate) {
-            for arm in &mut report.verification {
-                arm.is_candidate = arm.name.starts_with("candidate ");
-            }
-        }
         let evaluations = std::mem::take(&mut report.evaluations);
         let plan: Vec<PlannedArm> = report
             .verification
             .iter()
-            .map(|arm| PlannedArm {
-                name: arm.name.clone(),
-                is_candidate: arm.is_candidate,
-                configuration: arm.configuration.clone(),
-                variables: BTreeMap::new(),
-                capacity_of: arm.capacity_of.clone(),
-            })
+            .map(|arm| arm.planned(BTreeMap::new()))
             .collect();
         let mut runs = Vec::new();
         for (index, arm) in report.verification.iter_mut().enumerate() {
@@ -162,7 +149,7 @@ impl Coordinator {
                 begun: None,
             }));
         }
-        // An older report has none, and that of another host seldom one that is here too.
+        // A directory of another host is seldom one that is here too.
         let theirs = Some(report.dir.as_path()).filter(|dir| dir.is_dir());
         let dir = theirs.unwrap_or(&self.state_dir).display().to_string();
         // What was in force elsewhere is not in force here.

@@ -21,6 +21,7 @@ mod coordinator;
 mod error;
 mod exchange;
 mod foreign;
+mod lock;
 mod promotion;
 mod remote;
 mod reserve;

@@ -1,7 +1,6 @@
 //! Promotions by hand, and what they and their unfinished rollbacks keep from being done.
 
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use bayes_opt::Configuration;
 use host::{Knob, Roots};
@@ -11,6 +10,7 @@ use tuner::spec::{CheckedSpec, ExperimentMode, TargetSpec};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
+use crate::lock::lock;
 use crate::shared_service::shared_service;
 use crate::store::{ExperimentRow, Promotion, State, for_rollback, refused, unfinished};
 
@@ -24,8 +24,7 @@ impl Coordinator {
     /// [`Error::Conflict`] where no improvement was shown, it or another promotion is in force, or
     /// the host is in use.
     pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
-        let promoting = self.promoting.lock();
-        let promoting = promoting.unwrap_or_else(PoisonError::into_inner);
+        let promoting = lock(&self.promoting);
         let row = self.may_be_promoted(id)?;
         let winner = row.report.winner().map(|arm| arm.configuration.clone());
         let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;

@@ -5,8 +5,9 @@
 //! is made again once there is space.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use crate::lock::lock;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -33,9 +34,7 @@ impl Reserve {
     }
 
     fn borrowers(&self) -> MutexGuard<'_, usize> {
-        self.borrowers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.borrowers)
     }
 
     /// Makes the file, where there is none and the disk has the space. Gives what is wrong where

@@ -2,7 +2,6 @@
 //! command, waits in no queue, and needs no more disk than is reserved for it.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use tuner::spec::{CheckedSpec, ExperimentMode};
 use crate::continuous::ROLLED_BACK;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::reserve::Lent;
 use crate::store::{ExperimentRow, Promotion, State, UserRequest};
 
@@ -150,7 +150,7 @@ impl Coordinator {
     }
 
     fn untold(&self) -> std::sync::MutexGuard<'_, Vec<UntoldRollback>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.untold)
     }
 
     /// Writes down the rollbacks that could not be written when they happened.

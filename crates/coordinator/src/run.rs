@@ -335,9 +335,7 @@ impl Coordinator {
         if restored.is_complete() {
             return Ok(());
         }
-        Err(Error::Conflict(
-            "not every knob could be restored: run `slackline restore`; it restores what it can and names the rest".into(),
-        ))
+        Err(Error::not_restored())
     }
 }
 

@@ -163,8 +163,7 @@ impl<'a> RunSession<'a> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
         let mut budget = row.budget().clone();
-        // A continuous experiment verifies by itself; earlier versions took such a wish.
-        if row.wish == Some(UserRequest::Verify) && self.task.is_none() {
+        if row.wish == Some(UserRequest::Verify) {
             budget.evaluations = 0;
         }
         if let Some(task) = &self.task {

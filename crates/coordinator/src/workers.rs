@@ -9,11 +9,12 @@
 mod answer;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::lock::lock;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tuner::protocol::{Hello, Ticket, WorkOrder};
@@ -159,10 +160,6 @@ pub struct Workers {
     refused: AtomicU64,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Workers {
     pub(crate) fn new() -> Self {
         Self {
@@ -197,13 +194,13 @@ impl Workers {
 
     /// Workers that were heard of in the last hour, by name.
     pub fn list(&self) -> Vec<WorkerView> {
-        let leases = held(&self.leases);
+        let leases = lock(&self.leases);
         let measures: BTreeMap<&str, String> = leases
             .iter()
             .filter(|(_, lease)| lease.beat.elapsed() < self.lease)
             .map(|(ticket, lease)| (lease.worker.as_str(), ticket.to_string()))
             .collect();
-        let seen = held(&self.seen);
+        let seen = lock(&self.seen);
         let view = |seen: &Seen| WorkerView {
             name: seen.hello.name.clone(),
             labels: seen.hello.labels.clone(),
@@ -217,7 +214,7 @@ impl Workers {
 
     /// What is wrong with workers now.
     pub fn complaints(&self) -> Vec<String> {
-        let seen = held(&self.seen);
+        let seen = lock(&self.seen);
         let complaints = seen.values().filter_map(Seen::complaint);
         complaints.map(|complaint| complaint.text.clone()).collect()
     }
@@ -225,7 +222,7 @@ impl Workers {
     /// What is wrong with workers now and was not asked for here before.
     pub(crate) fn new_complaints(&self) -> Vec<String> {
         let mut new = Vec::new();
-        for seen in held(&self.seen).values_mut() {
+        for seen in lock(&self.seen).values_mut() {
             for complaint in seen.complaints.values_mut() {
                 if !std::mem::replace(&mut complaint.is_told, true) {
                     new.push(complaint.text.clone());
@@ -241,7 +238,7 @@ impl Workers {
         id: i64,
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
-        let seen = held(&self.seen);
+        let seen = lock(&self.seen);
         let mut with = seen.values().filter(|seen| has(&seen.hello, labels));
         with.find_map(|seen| {
             let about = |about| seen.complaint_about(about);
@@ -262,7 +259,7 @@ impl Workers {
 
     /// How many workers that were heard of lately have these labels.
     pub(crate) fn count_with(&self, labels: &BTreeMap<String, String>) -> usize {
-        let seen = held(&self.seen);
+        let seen = lock(&self.seen);
         seen.values()
             .filter(|seen| self.is_here(seen, labels))
             .count()
@@ -270,49 +267,49 @@ impl Workers {
 
     pub(crate) fn open_class(&self, labels: &BTreeMap<String, String>) -> String {
         let class = class_of(labels);
-        held(&self.classes).insert(class.clone(), labels.clone());
+        lock(&self.classes).insert(class.clone(), labels.clone());
         class
     }
 
     /// Nobody is known to measure it.
     pub(crate) fn is_idle(&self, ticket: Ticket) -> bool {
-        held(&self.leases)
+        lock(&self.leases)
             .get(&ticket)
             .is_none_or(|lease| lease.beat.elapsed() > self.lease)
     }
 
     pub(crate) fn begin_session(&self, id: i64, thread: Thread) -> bool {
-        let mut sessions = held(&self.sessions);
+        let mut sessions = lock(&self.sessions);
         let is_new = !sessions.contains_key(&id);
         if is_new {
             sessions.insert(id, thread);
-            held(&self.given_back).remove(&id);
+            lock(&self.given_back).remove(&id);
         }
         is_new
     }
 
     /// The thread of a session that was begun is this one.
     pub(crate) fn enter_session(&self, id: i64) {
-        held(&self.sessions).insert(id, std::thread::current());
+        lock(&self.sessions).insert(id, std::thread::current());
     }
 
     pub(crate) fn end_session(&self, id: i64) {
-        held(&self.sessions).remove(&id);
+        lock(&self.sessions).remove(&id);
     }
 
     pub(crate) fn sessions(&self) -> usize {
-        held(&self.sessions).len()
+        lock(&self.sessions).len()
     }
 
     /// Something happened to that experiment.
     fn wake(&self, id: i64) {
-        if let Some(thread) = held(&self.sessions).get(&id) {
+        if let Some(thread) = lock(&self.sessions).get(&id) {
             thread.unpark();
         }
     }
 
     pub(crate) fn wake_all(&self) {
-        for thread in held(&self.sessions).values() {
+        for thread in lock(&self.sessions).values() {
             thread.unpark();
         }
     }
@@ -325,7 +322,7 @@ impl Workers {
         id: i64,
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
-        let by_worker = held(&self.given_back).get(&id)?.clone();
+        let by_worker = lock(&self.given_back).get(&id)?.clone();
         if self.is_measured(id) {
             return None;
         }
@@ -340,7 +337,7 @@ impl Workers {
     /// Workers with these labels that may be able to measure an experiment: those that have not
     /// long said that they are not.
     pub(crate) fn able_with(&self, id: i64, labels: &BTreeMap<String, String>) -> Vec<String> {
-        let by_worker = held(&self.given_back).get(&id).cloned();
+        let by_worker = lock(&self.given_back).get(&id).cloned();
         let by_worker = by_worker.unwrap_or_default();
         let mut known = self.known_with(labels);
         known.retain(|name| !by_worker.get(name).is_some_and(|it| self.is_final(it)));
@@ -349,7 +346,7 @@ impl Workers {
 
     /// Workers with these labels, those that are cut off for the moment included.
     fn known_with(&self, labels: &BTreeMap<String, String>) -> Vec<String> {
-        let seen = held(&self.seen);
+        let seen = lock(&self.seen);
         let known = seen
             .values()
             .filter(|seen| seen.at.elapsed() < FORGOTTEN && has(&seen.hello, labels));
@@ -363,7 +360,7 @@ impl Workers {
 
     /// Whether a worker that is heard of measures something of an experiment.
     pub(crate) fn is_measured(&self, id: i64) -> bool {
-        let leases = held(&self.leases);
+        let leases = lock(&self.leases);
         leases
             .iter()
             .any(|(ticket, lease)| ticket.experiment == id && lease.beat.elapsed() < self.lease)
@@ -376,7 +373,7 @@ impl Workers {
 
     /// Forgets leases of what is over.
     pub(crate) fn forget(&self, ticket: Ticket) {
-        held(&self.leases).remove(&ticket);
+        lock(&self.leases).remove(&ticket);
     }
 }
 

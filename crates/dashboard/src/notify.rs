@@ -232,8 +232,7 @@ struct Delivery {
     receiver: String,
     event: Event,
     failures: u32,
-    /// When it began to wait; an earlier version did not keep this.
-    #[serde(default = "Timestamp::now")]
+    /// When it began to wait.
     since: Timestamp,
     due: Timestamp,
 }

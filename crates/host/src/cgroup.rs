@@ -1,7 +1,7 @@
 //! Control groups of both versions: which hierarchy has a controller, the path of a group's file
-//! there, attaching processes. Reading counters is in [`crate::CgroupReader`], the CPU quota in
-//! [`crate::CpuQuota`]; making and removing groups goes through [`crate::Journal`], so that it
-//! is undone.
+//! there, and how a command enters a group. Reading counters is in [`crate::CgroupReader`], the CPU
+//! quota in [`crate::CpuQuota`]; making and removing groups goes through [`crate::Journal`], so
+//! that it is undone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
-use crate::roots::{Roots, check_relative, read_text, write_text};
+use crate::roots::{Roots, check_relative, read_text};
 
 /// Controllers of v1 (Documentation/admin-guide/cgroup-v1); other mount options of a v1 hierarchy
 /// are no controllers.
@@ -262,21 +262,6 @@ pub fn procs_files(roots: &Roots, group: &str) -> Result<Vec<PathBuf>, HostError
     Ok(files)
 }
 
-/// Moves a process, with all its threads, into the group, in every hierarchy in which the group
-/// exists. For a process that Slackline did not start use [`crate::Journal::attach`], which is
-/// undone.
-///
-/// # Errors
-///
-/// [`HostError::Absent`], [`HostError::Write`].
-pub fn attach(roots: &Roots, group: &str, pid: u32) -> Result<(), HostError> {
-    for file in procs_files(roots, group)? {
-        write_text(&file, &pid.to_string())
-            .map_err(|error| HostError::write(&file, &pid.to_string(), &error))?;
-    }
-    Ok(())
-}
-
 /// The words to put before a command line so that it runs in the group from its first instruction:
 /// a shell writes its own pid to the files of [`procs_files`] and then becomes the command (same
 /// pid).
@@ -375,30 +360,6 @@ pub(crate) mod tests {
             Hierarchies::of(&Roots::at("/nonexistent")).layout(),
             CgroupLayout::None
         );
-    }
-
-    #[test]
-    fn attaching_writes_the_pid_in_every_hierarchy_of_the_group() {
-        let (_dir, roots) = fake(&[
-            ("sys/fs/cgroup/cpu/g/cgroup.procs", ""),
-            ("sys/fs/cgroup/cpuacct/g/cgroup.procs", ""),
-            ("sys/fs/cgroup/memory/cgroup.procs", ""),
-        ]);
-        attach(&roots, "g", 42).unwrap();
-        for name in ["cpu", "cpuacct"] {
-            assert_eq!(
-                fs::read_to_string(roots.sys(format!("fs/cgroup/{name}/g/cgroup.procs"))).unwrap(),
-                "42\n"
-            );
-        }
-        assert_eq!(
-            fs::read_to_string(roots.sys("fs/cgroup/memory/cgroup.procs")).unwrap(),
-            ""
-        );
-        assert!(matches!(
-            attach(&roots, "absent", 42),
-            Err(HostError::Absent { .. })
-        ));
     }
 
     #[test]

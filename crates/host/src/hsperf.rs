@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -244,18 +244,21 @@ fn find(pid: u32, roots: &Roots) -> Option<PathBuf> {
     [(own_tmp, inner.unwrap_or(pid)), (tmp, pid)]
         .into_iter()
         .find_map(|(tmp, pid)| {
-            let entries = fs::read_dir(tmp).ok()?;
-            entries
-                .filter_map(Result::ok)
-                .filter(|entry| {
-                    entry
-                        .file_name()
-                        .to_string_lossy()
-                        .starts_with("hsperfdata_")
-                })
-                .map(|entry| entry.path().join(pid.to_string()))
+            directories(&tmp)
+                .ok()?
+                .map(|directory| directory.join(pid.to_string()))
                 .find(|path| path.is_file())
         })
+}
+
+/// The directories of all users in a directory for temporary files.
+pub(crate) fn directories(tmp: &Path) -> io::Result<impl Iterator<Item = PathBuf> + use<>> {
+    let entries = fs::read_dir(tmp)?.filter_map(Result::ok);
+    let is_ours = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().starts_with("hsperfdata_")
+    };
+    Ok(entries.filter(is_ours).map(|entry| entry.path()))
 }
 
 /// Parses the bytes of a performance-data file: the counters of type `long` and the strings. Other

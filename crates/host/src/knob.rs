@@ -226,27 +226,6 @@ impl Knob {
         }
     }
 
-    /// The words among which the kernel lets choose (`none`, `mq-deadline`, …), where the knob is
-    /// such a choice.
-    ///
-    /// # Errors
-    ///
-    /// As [`Knob::read`].
-    pub fn choices(&self, roots: &Roots) -> Result<Option<Vec<String>>, HostError> {
-        self.check()?;
-        if matches!(self, Self::Sched { .. } | Self::Egress { .. }) {
-            return Ok(None);
-        }
-        let Some(text) = read_text(&self.reach(roots))? else {
-            return Ok(None);
-        };
-        Ok(selected_word(&text).map(|_| {
-            text.split_whitespace()
-                .map(|word| word.trim_matches(['[', ']']).to_owned())
-                .collect()
-        }))
-    }
-
     /// The knob that the kernel sets to 0 when this one is written: of each pair, bytes and share
     /// of memory, one is in force (mm/page-writeback.c, `dirty_ratio_handler` and its three
     /// neighbours).

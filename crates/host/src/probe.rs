@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::debugfs;
+use crate::hsperf;
 use crate::roots::{Roots, read_text};
 
 /// Whether something can be used.
@@ -497,16 +498,9 @@ fn io_uring(roots: &Roots) -> Found {
 
 fn hsperf(roots: &Roots) -> Found {
     let tmp = roots.absolute(Path::new("/tmp"));
-    let count = fs::read_dir(&tmp)
+    let count = hsperf::directories(&tmp)
         .map_err(|error| format!("{}: {error}", tmp.display()))?
-        .filter_map(Result::ok)
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with("hsperfdata_")
-        })
-        .filter_map(|entry| fs::read_dir(entry.path()).ok())
+        .filter_map(|directory| fs::read_dir(directory).ok())
         .map(Iterator::count)
         .sum::<usize>();
     Ok(format!("JVMs now: {count}"))

@@ -34,10 +34,10 @@ mod summary;
 pub use drift::DriftTest;
 pub use interval::{Interval, difference_interval, mean_interval, share_interval};
 pub use looks::confidence_of_each_look;
-pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
+pub use ratio::{Pair, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, SequentialVerdict};
 pub use steady::{Warmth, warmth};
-pub use summary::{Summary, lag_one_autocorrelation, quantile, summary};
+pub use summary::quantile;
 
 /// Why no interval can be given.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -51,8 +51,9 @@ impl Pair {
 /// on the ratio itself).
 ///
 /// It speaks of *this run*: blocks of one run share its memory layout and start-up luck, so a claim
-/// about the configuration needs [`ratio_interval_of_runs`]. Blocks are taken as independent: see
-/// [`lag_one_autocorrelation`](crate::lag_one_autocorrelation).
+/// about the configuration needs [`ratio_interval_of_runs`]. Blocks are taken as independent: if
+/// each resembles the one before (a lag-one autocorrelation above about 0.3), blocks are too short
+/// and the interval is too narrow.
 ///
 /// # Errors
 /// [`StatsError::TooFew`] below two blocks, [`StatsError::NotPositive`], [`StatsError::NotFinite`],
@@ -110,34 +111,6 @@ pub fn ratio_interval_of_runs(runs: &[Vec<Pair>], confidence: f64) -> Result<Int
         })
         .collect::<Result<Vec<f64>, _>>()?;
     Ok(t_interval(&run_means, confidence, "runs")?.exp())
-}
-
-/// The mean log ratio and the variance *of that mean* (s²/n): what an optimiser is told about an
-/// evaluation.
-///
-/// Identical blocks give a variance of exactly 0; a model that inverts it must add its own floor.
-///
-/// # Errors
-/// As [`ratio_interval`].
-///
-/// ```
-/// use paired_stats::{Pair, log_ratio_moments};
-/// let blocks = [Pair { control: 1.0, experiment: 1.0 }, Pair { control: 1.0, experiment: 1.21 }];
-/// let (mean, variance) = log_ratio_moments(&blocks)?;
-/// assert!((mean - 1.1f64.ln()).abs() < 1e-12);
-/// assert!((variance - mean * mean).abs() < 1e-12);
-/// # Ok::<(), paired_stats::StatsError>(())
-/// ```
-pub fn log_ratio_moments(blocks: &[Pair]) -> Result<(f64, f64), StatsError> {
-    let moments = Moments::of(log_ratios(blocks)?);
-    if moments.n < 2 {
-        return Err(StatsError::TooFew {
-            unit: "blocks",
-            needed: 2,
-            got: moments.n,
-        });
-    }
-    Ok((moments.mean, moments.variance() / moments.n as f64))
 }
 
 fn log_ratios(blocks: &[Pair]) -> Result<Vec<f64>, StatsError> {
@@ -209,8 +182,8 @@ mod tests {
     fn extreme_values_do_not_overflow() {
         let ratio = ratio_interval(&[pair(f64::MIN_POSITIVE, f64::MAX); 2], 0.95).unwrap();
         assert_eq!(ratio.estimate, f64::INFINITY);
-        let (mean, variance) = log_ratio_moments(&[pair(f64::MIN_POSITIVE, f64::MAX); 2]).unwrap();
-        assert!(mean.is_finite() && variance == 0.0);
+        let moments = Moments::of(log_ratios(&[pair(f64::MIN_POSITIVE, f64::MAX); 2]).unwrap());
+        assert!(moments.mean.is_finite() && moments.variance() == 0.0);
     }
 
     #[test]

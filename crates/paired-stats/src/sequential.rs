@@ -38,8 +38,7 @@ pub enum SequentialVerdict {
 /// Simulated without a difference at 5 %, with 4 to 12 planned blocks (`tests/sequential.rs`), it
 /// raised a false alarm in at most 5 % of the series of normal, heavy-tailed and slow-skewed
 /// blocks. Outliers of the control alone raise the rate to 10 %, and a lag-one autocorrelation of
-/// 0.3 to 8 %: make blocks long enough to be nearly independent
-/// ([`lag_one_autocorrelation`](crate::lag_one_autocorrelation)).
+/// 0.3 to 8 %: make blocks long enough to be nearly independent.
 ///
 /// ```
 /// use paired_stats::{SequentialTest, SequentialVerdict};

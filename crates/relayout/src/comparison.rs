@@ -8,9 +8,9 @@ use paired_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
-use crate::patched_process::PatchedProcess;
-use crate::stop::Pause;
-use crate::units::{UnitMeter, WorkUnit};
+use crate::patch::patched_process::PatchedProcess;
+use crate::process::stop::Pause;
+use crate::process::units::{UnitMeter, WorkUnit};
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,10 +2,10 @@
 
 use crate::comparison::{ComparisonOptions, Gain, compare};
 use crate::driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessState};
-use crate::layout::ProfilingOptions;
+use crate::process::units::WorkUnit;
 use crate::session::Session;
+use crate::session::layout::ProfilingOptions;
 use crate::status::{Fit, PauseUs, RelayoutStatus};
-use crate::units::WorkUnit;
 use crate::{ManifestStore, RelayoutError};
 
 /// What a process is driven with.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
-use crate::cover::{COVER_MIN, LayoutCandidate};
+use crate::session::cover::{COVER_MIN, LayoutCandidate};
 
 /// Where a process stands. The names are those that users of Dynimizer know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,21 @@
 //! A process as the kernel shows it: who it is, which objects it has loaded, and whether it may be
 //! re-laid out. All its files are read below `/proc/PID/root`, as it sees them itself.
+//!
+//! [`maps`] and [`memory`] read and write it. [`stop`] stops it by [`ptrace`]; `handlers`, `unused`
+//! and [`sharing`] say where its threads are then. [`inject`] has a thread do a system call, from a
+//! stub in a [`cave`]. [`sampling`] and [`units`] measure what it does.
+
+pub(crate) mod cave;
+pub(crate) mod handlers;
+pub(crate) mod inject;
+pub mod maps;
+pub(crate) mod memory;
+pub(crate) mod ptrace;
+pub(crate) mod sampling;
+pub(crate) mod sharing;
+pub(crate) mod stop;
+pub(crate) mod units;
+pub(crate) mod unused;
 
 use std::fs;
 use std::io;
@@ -9,9 +25,9 @@ use std::path::{Path, PathBuf};
 use code_layout::{Error as LayoutError, Image};
 use host::{HostError, Roots};
 
-use crate::maps::{self, LoadedObject, Mapping};
-use crate::stop::{is_filtered, one_stopped, status_field, threads_by_chance};
-use crate::{Declined, ProcessMemory, RelayoutError, ptrace};
+use crate::process::maps::{LoadedObject, Mapping};
+use crate::process::stop::{is_filtered, one_stopped, status_field, threads_by_chance};
+use crate::{Declined, ProcessMemory, RelayoutError};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address
 /// space.

@@ -1,8 +1,17 @@
 //! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver)
 //! asks for, done.
+//!
+//! `counting` and `earlier` find out what runs. [`loaded`] is an object with its profile,
+//! [`layout`] what is made of it, [`cover`] how well that fits. [`phases`] has the layouts in
+//! force, [`kept`] the profiles on disk.
 
 mod counting;
+pub(crate) mod cover;
 mod earlier;
+mod kept;
+pub(crate) mod layout;
+mod loaded;
+mod phases;
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -12,19 +21,20 @@ use code_layout::{
     CallSites, Emitted, LayoutOrder, LayoutPlan, PatchSelection, Placement, Profile, Skipped,
 };
 
-use crate::cover::{Cover, Ran};
 use crate::driver::ProcessLoad;
-use crate::kept::{Counting, KeptFile};
-use crate::layout::{KeptProfile, LayoutSummary, ProfilingOptions, TOP};
-use crate::loaded::Loaded;
-use crate::manifest::{AppliedPatch, Bytes, Region};
-use crate::maps::PAGE;
-use crate::moved::{self, Moved};
-use crate::patched_process::PatchedProcess;
-use crate::phases::{Phase, Phases};
+use crate::patch::manifest::{AppliedPatch, Bytes, Region};
+use crate::patch::moved::{self, Moved};
+use crate::patch::patched_process::PatchedProcess;
+use crate::process::maps::PAGE;
+use crate::process::sampling::{Samples, sample};
+use crate::process::sharing;
 use crate::process::{Object, Process};
-use crate::sampling::{Samples, sample};
-use crate::{Declined, ManifestStore, RelayoutError, sharing};
+use crate::session::cover::{Cover, Ran};
+use crate::session::kept::{Counting, KeptFile};
+use crate::session::layout::{KeptProfile, LayoutSummary, ProfilingOptions, TOP};
+use crate::session::loaded::Loaded;
+use crate::session::phases::{Phase, Phases};
+use crate::{Declined, ManifestStore, RelayoutError};
 
 /// One process being worked on.
 #[derive(Debug)]

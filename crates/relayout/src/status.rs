@@ -10,9 +10,9 @@ use paired_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Compared, Gain};
-use crate::cover::Cover;
 use crate::driver::ProcessState;
-use crate::layout::LayoutSummary;
+use crate::session::cover::Cover;
+use crate::session::layout::LayoutSummary;
 use crate::{Manifest, ManifestStore, RelayoutError};
 
 /// How much of what runs a layout covers: the share of samples that lie in code which it moved.

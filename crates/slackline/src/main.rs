@@ -10,6 +10,7 @@ mod completions;
 mod descriptors;
 mod done;
 mod experiments;
+mod idle;
 mod isolate;
 mod live;
 mod load;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use cache_server::launch::{CacheNotice, CacheOptions, Isolation, Network};
 use cache_server::settings::CacheSettings;
-use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
 
 use crate::done::CommandOutcome;
+use crate::idle::Idle;
 use crate::output::message;
 use crate::service_manager::ServiceManager;
 
@@ -91,16 +91,6 @@ pub(crate) struct Arguments {
     /// whether the sandbox causes a failure.
     #[arg(long)]
     no_sandbox: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Idle {
-    /// Spin for a learnt time, then sleep.
-    Learn,
-    /// Never sleep: the lowest latency, and each shard uses a whole CPU.
-    Spin,
-    /// Sleep at once: the least CPU time.
-    Sleep,
 }
 
 /// A list of CPUs, as one value of an argument.
@@ -198,11 +188,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         connections_max: usize::try_from(arguments.max_connections)?,
         send_memory_bytes: usize::try_from(arguments.send_memory)?,
         fixed_batch: arguments.batch.map(usize::from),
-        idle: match arguments.idle {
-            Idle::Learn => IdlePolicy::Learn,
-            Idle::Spin => IdlePolicy::Spin,
-            Idle::Sleep => IdlePolicy::Sleep,
-        },
+        idle: arguments.idle.into(),
         metrics: arguments.metrics,
         drain: Duration::from_secs(arguments.drain_s.into()),
         settings: CacheSettings {

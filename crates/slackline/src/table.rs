@@ -339,12 +339,6 @@ fn verified_arm(arm: &ArmResult, smallest_effect: f64) -> String {
         let verdict = style::paint(&format!("{verdict:<19}"), colour);
         let _ = writeln!(text, "  {verdict}  {}", observed(constraint));
     }
-    // A report of an earlier version has the broken constraints only.
-    if arm.constraints.is_empty() {
-        for violated in &arm.violated {
-            let _ = writeln!(text, "  violated: {violated}");
-        }
-    }
     for guard in &arm.guards {
         let verdict = guard.word(smallest_effect);
         let colour = match guard.verdict {
@@ -464,7 +458,7 @@ pub(crate) fn doctor(probes: &[Probe]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tuner::simulation::{Noise, SimulatedService, Truth, pooled_service};
+    use tuner::simulation::{Noise, POOLED_SPEC, SimulatedService, Truth, pooled_service};
 
     use super::*;
 
@@ -474,28 +468,12 @@ mod tests {
     fn results_of_a_simulated_tune() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pooled.toml");
-        let text = r#"
+        let text = format!(
+            r#"
             name = "pooled"
             seed = 4
             constraints = ["latency_p99_us <= 1.02 * control"]
-            [[parameters]]
-            name = "threads"
-            type = "int"
-            low = 1
-            high = 32
-            default = 16
-            [[parameters]]
-            name = "buffer_kib"
-            type = "int"
-            low = 4
-            high = 1024
-            scale = "log"
-            default = 16
-            [target]
-            start = ["sleep", "9"]
-            [workload]
-            command = ["true"]
-            json = { requests = "requests", latency_p99_us = "p99", requests_per_s = "rate" }
+            {POOLED_SPEC}
             [objective]
             metric = "requests_per_s"
             goal = "maximise"
@@ -503,7 +481,8 @@ mod tests {
             evaluations = 9
             [search]
             strategy = "sobol"
-        "#;
+        "#
+        );
         std::fs::write(&path, text).unwrap();
         let spec = tuner::spec::load(&path, &host::Roots::default()).unwrap();
         let truth = |at: &bayes_opt::Configuration| Truth {

@@ -52,13 +52,7 @@ impl Report {
         let plan: Vec<PlannedArm> = self
             .verification
             .iter()
-            .map(|arm| PlannedArm {
-                name: arm.name.clone(),
-                is_candidate: arm.is_candidate,
-                configuration: arm.configuration.clone(),
-                variables: self.variables_of(&arm.name),
-                capacity_of: arm.capacity_of.clone(),
-            })
+            .map(|arm| arm.planned(self.variables_of(&arm.name)))
             .collect();
         let runs = self
             .verification

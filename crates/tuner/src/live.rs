@@ -167,7 +167,7 @@ impl<'a> Live<'a> {
         HostThen {
             boot_id: host::boot_id(&self.roots),
             knobs: knobs.collect(),
-            files: Some(files.collect()),
+            files: files.collect(),
         }
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::begun::{self, Begun};
 use crate::error::Crash;
-use crate::evaluation::{BY_USER, Block, Measurement, Outcome};
+use crate::evaluation::{Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
 use crate::verdict::{
@@ -145,16 +145,7 @@ impl EvaluationRecord {
             Some(by) => format!("{constraint} is broken by {by}"),
             None => format!("{constraint} is broken"),
         });
-        let reason = self.reason.as_deref().map(|it| match it {
-            // As earlier versions have kept it.
-            "by its user" => BY_USER,
-            it => it,
-        });
-        let all: Vec<String> = reason
-            .map(str::to_owned)
-            .into_iter()
-            .chain(broken)
-            .collect();
+        let all: Vec<String> = self.reason.clone().into_iter().chain(broken).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
@@ -556,12 +547,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_in_stays_so_and_is_verified_here_once_a_verification_ends() {
-        let text = r#"{
-            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
-            "target": { "start": ["true"] },
-            "workload": { "command": ["true"], "parse": "wrk" },
-            "objective": { "metric": "latency_p99_us" } }"#;
-        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let (spec, _) = begun();
         let sat = |finding, earlier: Option<&Report>| {
             let mut report = crate::experiment::begin(&spec);
             report.finding = finding;

@@ -16,6 +16,32 @@ use crate::evaluation::{Block, SideOrder};
 use crate::metrics::SideMetrics;
 use crate::stop::Stop;
 
+/// The parameters, the target and the workload of a specification whose truth is
+/// [`pooled_service`]: a pool and a buffer.
+pub const POOLED_SPEC: &str = r#"
+[[parameters]]
+name = "threads"
+type = "int"
+low = 1
+high = 32
+default = 16
+
+[[parameters]]
+name = "buffer_kib"
+type = "int"
+low = 4
+high = 1024
+scale = "log"
+default = 16
+
+[target]
+start = ["sleep", "9"]
+
+[workload]
+command = ["true"]
+json = { requests = "requests", latency_p99_us = "p99", requests_per_s = "rate" }
+"#;
+
 /// How a configuration really behaves, without noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Truth {

@@ -70,9 +70,7 @@ impl Tell {
             outcome,
             weight: self.weight,
         };
-        observation
-            .validate(false)
-            .map_err(|error| error.to_string())?;
+        observation.validate().map_err(|error| error.to_string())?;
         if let ObservedOutcome::Completed { objective, .. } = &mut observation.outcome {
             objective.value *= goal.sign();
         }

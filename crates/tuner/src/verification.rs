@@ -14,10 +14,22 @@ use crate::evaluation::Outcome;
 use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
-use crate::spec::CheckedSpec;
+use crate::spec::{CheckedSpec, Scalar};
 use crate::template;
 
 impl ArmResult {
+    /// The arm as it was planned, with these template variables.
+    #[must_use]
+    pub fn planned(&self, variables: BTreeMap<String, Scalar>) -> PlannedArm {
+        PlannedArm {
+            name: self.name.clone(),
+            is_candidate: self.is_candidate,
+            configuration: self.configuration.clone(),
+            variables,
+            capacity_of: self.capacity_of.clone(),
+        }
+    }
+
     /// An arm of which nothing is known yet.
     pub(crate) fn of(planned: &PlannedArm) -> Self {
         Self {

@@ -13,45 +13,18 @@ use tuner::experiment::run;
 use tuner::ledger::LedgerEvent;
 use tuner::metrics::lookup;
 use tuner::report::{Finding, Report};
-use tuner::simulation::{Noise, SimulatedService, Truth, pooled_service};
+use tuner::simulation::{Noise, POOLED_SPEC, SimulatedService, Truth, pooled_service};
 use tuner::spec::{CheckedSpec, load};
 
-/// A pool and a buffer, whose best values `pooled_service` knows.
-const POOLED: &str = r#"
-[[parameters]]
-name = "threads"
-type = "int"
-low = 1
-high = 32
-default = 16
-
-[[parameters]]
-name = "buffer_kib"
-type = "int"
-low = 4
-high = 1024
-scale = "log"
-default = 16
-
-[target]
-start = ["sleep", "9"]
-
-[workload]
-command = ["true"]
-json = { requests = "requests", latency_p99_us = "p99", requests_per_s = "rate" }
-
-[evaluation]
-block_s = 5
-blocks = 6
-"#;
+const EVALUATION: &str = "[evaluation]\nblock_s = 5\nblocks = 6\n";
 
 const OBJECTIVE: &str = "[objective]\nmetric = \"cpu_s_per_request\"\n";
 
-/// `POOLED` under a seed, with `first` before every table and `last` after them.
+/// [`POOLED_SPEC`] under a seed, with `first` before every table and `last` after them.
 fn checked(seed: u64, first: &str, last: &str) -> CheckedSpec {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("simulated.toml");
-    let text = format!("seed = {seed}\n{first}\n{POOLED}\n{last}");
+    let text = format!("seed = {seed}\n{first}\n{POOLED_SPEC}\n{EVALUATION}\n{last}");
     // Throttling is only counted of a service whose group is known.
     let text = if first.contains("throttled") {
         text.replace(
@@ -514,7 +487,8 @@ fn an_earlier_report_is_a_warm_start() {
         "cpu_s_per_request\"\ngoal = \"maximise\"\n",
     ] {
         let other = format!("[objective]\nmetric = \"{other}");
-        let text = format!("{POOLED}\n{other}[search]\nwarm_start = [{path:?}]\n");
+        let text =
+            format!("{POOLED_SPEC}\n{EVALUATION}\n{other}[search]\nwarm_start = [{path:?}]\n");
         let wrong = dir.path().join("wrong.toml");
         std::fs::write(&wrong, text).unwrap();
         let error = load(&wrong, &Roots::default()).unwrap_err().to_string();

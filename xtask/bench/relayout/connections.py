@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mariadb import Server, pause_us, relayout
+from mariadb import Server, lay_out, pause_us, relayout
 
 CONNECTIONS = (4, 50, 500)
 
@@ -18,7 +18,7 @@ def measure(server, state, connections, switches):
     pauses = []
     try:
         time.sleep(5)
-        started = relayout(state, "start", "--pid", server.pid, "--once", "--unverified", check=False)
+        started = lay_out(state, server.pid, check=False)
         said = started.stdout + started.stderr
         if started.returncode:
             return {"connections": connections, "refused": said.strip()}

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mariadb import Server, relayout
+from mariadb import Server, lay_out
 
 SYS_TGKILL = 234
 # As gdb shows it: "[clone .relayout]" of a C++ name, else "[relayout]".
@@ -64,7 +64,7 @@ def main():
         load = server.load("read_only", 4)
         try:
             time.sleep(3)
-            relayout(f"{work}/state", "start", "--pid", server.pid, "--once", "--unverified", "--hurry")
+            lay_out(f"{work}/state", server.pid, "--hurry")
             ranges = code_cache(server.pid)
             script = next(Path(f"{work}/state/relayout").glob("*.gdb"))
             is_good = check_debugger(server.pid, script)

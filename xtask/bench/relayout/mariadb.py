@@ -1,5 +1,6 @@
 """A MariaDB of Debian with a private data directory under sysbench, for the benchmarks and the stress test of relayout; and what they make
 of ratios."""
+import functools
 import math
 import os
 import re
@@ -76,6 +77,19 @@ def pause_us(said):
     """For how long a switch says that the process stood still; `None` where it says nothing of that."""
     found = re.search(r"stood still for (\d+) µs", said)
     return found and int(found[1])
+
+
+@functools.cache
+def built_lay_out():
+    """The example of the crate relayout that lays a process out, beside the binary under test."""
+    subprocess.run(["cargo", "build", "--release", "--quiet", "--package", "relayout", "--example", "lay_out"], check=True, cwd=HERE.parents[2])
+    return Path(SLACKLINE).parent / "examples" / "lay_out"
+
+
+def lay_out(state, pid, *options, check=True):
+    """Puts a layout in force that nobody verifies."""
+    command = [built_lay_out(), "--state-dir", state, "--pid", str(pid), *map(str, options)]
+    return subprocess.run(command, check=check, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def relayout(state, *arguments, check=True):

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mariadb import Server, interval, relayout
+from mariadb import Server, interval, lay_out, relayout
 
 HERE = Path(__file__).resolve().parent
 BOLT = "llvm-bolt-22"
@@ -35,7 +35,7 @@ def profile(work, workload, threads):
     server, state = Server(f"{work}/profile", 33500), f"{work}/profile-state"
     load = server.load(workload, threads)
     time.sleep(3)
-    relayout(state, "start", "--pid", server.pid, "--once", "--unverified")
+    lay_out(state, server.pid)
     load.kill()
     load.wait()
     server.stop()
@@ -124,7 +124,7 @@ def one_start(work, workload, threads, rounds, block_s, rng):
             side.begin(workload, threads)
         ours = by_name["slackline"]
         ours.process.send_signal(signal.SIGCONT)
-        done = relayout(state, "start", "--pid", ours.server.pid, "--once", "--unverified")
+        done = lay_out(state, ours.server.pid)
         result["slackline"] = (done.stdout + done.stderr).strip()
         assert "by the profile kept" in result["slackline"], result["slackline"]
         ours.process.send_signal(signal.SIGSTOP)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mariadb import SLACKLINE, Server, interval, relayout
+from mariadb import SLACKLINE, Server, interval, lay_out, relayout
 
 PORT = 33406
 
@@ -49,9 +49,9 @@ class Loaded:
         self.server.stop()
 
 
-def lay_out(state, server):
+def laid_out(state, server):
     """Puts a layout in force that nobody verifies; its generation, and what was said."""
-    done = relayout(state, "start", "--pid", server.pid, "--once", "--unverified")
+    done = lay_out(state, server.pid)
     said = (done.stdout + done.stderr).strip()
     return int(re.search(r"runs in generation (\d+)", said)[1]), said
 
@@ -104,11 +104,11 @@ def one_start(work, first, second, arguments, rng):
     state, result = f"{work}/state", {"first": first, "second": second, "connections": arguments.connections}
     with Loaded(f"{work}/first", first, arguments.connections) as loaded:
         # Whether it is shown to be better or not, it leaves its profile.
-        generation, result["laid_out"] = lay_out(state, loaded.server)
+        generation, result["laid_out"] = laid_out(state, loaded.server)
         kept = set(profiles(state))
         if first != second:
             loaded.go_on_with(second)
-            own, result["laid_out_again"] = lay_out(state, loaded.server)
+            own, result["laid_out_again"] = laid_out(state, loaded.server)
             layouts = {"original": 0, "other": generation, "own": own}
             result["blocks"] = rounds_of(state, loaded.server, layouts, arguments.rounds, arguments.block_s, rng)
             result["changes"] = changes(result["blocks"])

@@ -22,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mariadb import SLACKLINE
+from mariadb import lay_out
 
 MTR = Path("/usr/share/mysql/mysql-test")
 AGAIN = 3
@@ -30,12 +30,9 @@ AGAIN = 3
 HELD = "import runpy, sys; print('held', flush=True); sys.stdin.readline(); sys.argv[0] = 'test'; runpy.run_module('test', run_name='__main__')"
 
 
-def lay_out(state, pid, seed):
+def lay_out_at_random(state, pid, seed):
     start = time.monotonic()
-    done = subprocess.run(
-        [SLACKLINE, "--state-dir", state, "relayout", "start", "--pid", str(pid), "--once", "--unverified", "--random", str(seed)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-    )
+    done = lay_out(state, pid, "--random", seed, check=False)
     moved = re.search(r"(\d+) functions", done.stdout + done.stderr)
     return {"seconds": round(time.monotonic() - start, 1), "functions": int(moved[1]) if moved else 0,
             "said": "" if moved else (done.stdout + done.stderr).strip()}
@@ -76,7 +73,7 @@ class Watcher(threading.Thread):
                 self.signal_clients(signal.SIGSTOP)
             for server in new:
                 known.add(server)
-                self.done.append(lay_out(self.state, server[0], self.seed))
+                self.done.append(lay_out_at_random(self.state, server[0], self.seed))
             if new:
                 self.signal_clients(signal.SIGCONT)
             time.sleep(0.02)
@@ -136,7 +133,7 @@ class CPython:
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
             held.stdout.readline()
             if seed:
-                laid_out.append(lay_out(f"{self.work}-state", held.pid, seed))
+                laid_out.append(lay_out_at_random(f"{self.work}-state", held.pid, seed))
             output = held.communicate("\n")[0]
             (self.work / f"{directory.name}.log").write_text(output)
             shutil.rmtree(directory, ignore_errors=True)

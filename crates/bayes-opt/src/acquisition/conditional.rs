@@ -3,9 +3,9 @@
 
 use faer::MatRef;
 
+use crate::gp::kernel::Kernel;
 use crate::gp::{Gp, VARIANCE_MIN};
-use crate::kernel::Kernel;
-use crate::linalg::{add_scaled, dot, multiply};
+use crate::numeric::linalg::{add_scaled, dot, multiply};
 
 /// Points that are evaluated at once: enough for matrix products, few enough for a processor's
 /// cache.

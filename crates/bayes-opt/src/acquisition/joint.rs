@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::conditional::Conditional;
 use crate::gp::Gp;
-use crate::linalg::{Cholesky, add_scaled, dot, multiply};
-use crate::normal::quantile;
+use crate::numeric::linalg::{Cholesky, add_scaled, dot, multiply};
+use crate::numeric::normal::quantile;
 
 /// Added to the covariance of the base points, relative to the prior variance, against rounding.
 const BASE_JITTER: f64 = 1e-9;

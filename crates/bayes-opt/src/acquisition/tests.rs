@@ -1,12 +1,12 @@
 //! Tests of the acquisition functions and of what pending points do to them.
 
 use super::*;
-use crate::coordinate::Coordinate;
-use crate::data::Data;
-use crate::design::sobol;
-use crate::feasibility::Demand;
-use crate::hyper::Hyper;
-use crate::trend::Shared;
+use crate::gp::data::Data;
+use crate::gp::hyper::Hyper;
+use crate::gp::trend::Shared;
+use crate::model::feasibility::Demand;
+use crate::sampling::design::sobol;
+use crate::space::coordinate::Coordinate;
 
 const D: usize = 4;
 const COORDINATES: [Coordinate; D] = [

@@ -1,6 +1,6 @@
 //! What a point is worth, given what a process says of it: in logarithms, with derivatives.
 
-use crate::normal::{log_cdf, log_improvement};
+use crate::numeric::normal::{log_cdf, log_improvement};
 
 /// The logarithm of an improvement (in standard deviations of the objective) that is no reason to
 /// risk a crash: 10⁻⁶. Below it the logarithm falls ever more slowly, so that the order of points

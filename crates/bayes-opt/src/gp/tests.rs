@@ -1,10 +1,10 @@
 //! Tests of the Gaussian process.
 
 use super::*;
-use crate::data::OFFSET;
-use crate::design::sobol;
-use crate::hyper::HALF_COSINE;
-use crate::trend::Shared;
+use crate::gp::data::OFFSET;
+use crate::gp::hyper::HALF_COSINE;
+use crate::gp::trend::Shared;
+use crate::sampling::design::sobol;
 
 fn data(n: u32, noise: f64) -> Data {
     let mut points = Vec::new();

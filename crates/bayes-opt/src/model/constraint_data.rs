@@ -1,6 +1,6 @@
 //! The values of a constraint, as its process models them.
 
-use crate::data::Data;
+use crate::gp::data::Data;
 use crate::observation::{EncodedObservation, MeasuredValue};
 
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::coordinate::Coordinate;
-use crate::data::Data;
+use crate::gp::data::Data;
+use crate::gp::hyper::{Basis, Hyper, Priors};
+use crate::gp::hyper_sampling::{Length, draw, drawn_priors};
+use crate::gp::trend::Shared;
 use crate::gp::{Gp, likeliest, log_posterior};
-use crate::hyper::{Basis, Hyper, Priors};
-use crate::hyper_sampling::{Length, draw, drawn_priors};
-use crate::transform::Transform;
-use crate::trend::Shared;
-use crate::value::cell;
+use crate::model::transform::Transform;
+use crate::space::coordinate::Coordinate;
+use crate::space::value::cell;
 
 /// Hyper-parameters by process, and how many observations they were fitted to: where the next fit
 /// starts.

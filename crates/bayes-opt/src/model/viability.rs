@@ -1,12 +1,12 @@
 //! Which points crash: the labels, the regression that begins, and the classifier.
 
 use super::fitter::{Fitter, Memory};
-use crate::crash_classifier;
-use crate::data::Data;
-use crate::encode::Encoding;
-use crate::feasibility::{Demand, Feasibility};
-use crate::hyper::Basis;
+use crate::gp::crash_classifier;
+use crate::gp::data::Data;
+use crate::gp::hyper::Basis;
+use crate::model::feasibility::{Demand, Feasibility};
 use crate::observation::{EncodedObservation, ObservedOutcome};
+use crate::space::encode::Encoding;
 
 /// Prior mean and deviation of the labels of viability, where 1 survives and −1 crashes, for the
 /// regression that finds which parameters matter to it. A choice of this crate.

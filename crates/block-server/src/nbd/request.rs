@@ -230,22 +230,20 @@ mod tests {
     }
 
     fn compact(flags: u16, kind: u16, offset: u64, len: u32) -> Vec<u8> {
-        let mut bytes = COMPACT_MAGIC.to_be_bytes().to_vec();
-        bytes.extend(flags.to_be_bytes());
-        bytes.extend(kind.to_be_bytes());
-        bytes.extend(77_u64.to_be_bytes());
-        bytes.extend(offset.to_be_bytes());
-        bytes.extend(len.to_be_bytes());
-        bytes
+        header(COMPACT_MAGIC, flags, kind, offset, &len.to_be_bytes())
     }
 
     fn extended(flags: u16, kind: u16, offset: u64, len: u64) -> Vec<u8> {
-        let mut bytes = EXTENDED_MAGIC.to_be_bytes().to_vec();
+        header(EXTENDED_MAGIC, flags, kind, offset, &len.to_be_bytes())
+    }
+
+    fn header(magic: u32, flags: u16, kind: u16, offset: u64, len: &[u8]) -> Vec<u8> {
+        let mut bytes = magic.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(kind.to_be_bytes());
         bytes.extend(77_u64.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
-        bytes.extend(len.to_be_bytes());
+        bytes.extend(len);
         bytes
     }
 

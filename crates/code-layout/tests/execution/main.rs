@@ -13,32 +13,15 @@ mod sqlite;
 mod tables;
 mod taken;
 
-use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Function, LayoutOrder, LayoutPlan, PatchSelection,
-    Profile,
-};
+use code_layout::{CallSites, Function, LayoutOrder, LayoutPlan, PatchSelection, Profile};
 use process::{Counters, Program};
 
 const SEEDS: u64 = 20;
 
-/// An area for a plan's counters, and how it is reached.
-fn counters_of(program: &Program, plan: &LayoutPlan, gs: bool) -> (Counters, CounterArea) {
-    let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
-    let area = CounterArea {
-        address: counters.address,
-        addressing: if gs {
-            CounterAddressing::Gs
-        } else {
-            CounterAddressing::RipRelative
-        },
-    };
-    (counters, area)
-}
-
-fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool) -> Profile {
+fn counts(program: &Program, functions: Vec<Function>, hint: &Profile) -> Profile {
     let plan = LayoutPlan::counting(functions, hint);
-    let (counters, area) = counters_of(program, &plan, gs);
-    let installed = program.install(&plan, PatchSelection::default(), Some(area));
+    let counters = Counters::near(program.bias, plan.counters());
+    let installed = program.install(&plan, PatchSelection::default(), Some(counters.area()));
     program.results(SEEDS);
     drop(installed);
     plan.profile(&program.image, &counters.read())
@@ -60,8 +43,8 @@ fn same_in_every_order(program: &Program) {
         assert!(!installed.emitted.patches.is_empty());
         assert_eq!(program.results(SEEDS), expected, "{order:?}");
     }
-    let counted = counts(program, functions.clone(), &empty, false);
-    let again = counts(program, functions.clone(), &counted, true);
+    let counted = counts(program, functions.clone(), &empty);
+    let again = counts(program, functions.clone(), &counted);
     // With counters on other edges, the same counts.
     for (start, one) in &counted.functions {
         let two = &again.functions[start];
@@ -190,27 +173,25 @@ fn counts_are_exact() {
     let program = Program::new("mixed.c", &["-O1"]);
     let function = program.function(c"counted");
     let plan = LayoutPlan::counting(vec![function.clone()], &Profile::default());
-    for gs in [false, true] {
-        let (counters, area) = counters_of(&program, &plan, gs);
-        let installed = program.install(&plan, PatchSelection::default(), Some(area));
-        for _ in 0..5 {
-            program.call(c"counted", 300);
-        }
-        drop(installed);
-        let profile = plan.profile(&program.image, &counters.read());
-        let counts = &profile.functions[&function.start];
-        assert_eq!(counts.entries, 5);
-        let of = |count| {
-            counts
-                .blocks
-                .values()
-                .filter(|each| **each == count)
-                .count()
-        };
-        assert!(of(5 * 300) >= 1, "{counts:?}");
-        assert!(of(5 * 100) >= 1, "{counts:?}");
-        assert_eq!(counts.blocks[&0], 5);
+    let counters = Counters::near(program.bias, plan.counters());
+    let installed = program.install(&plan, PatchSelection::default(), Some(counters.area()));
+    for _ in 0..5 {
+        program.call(c"counted", 300);
     }
+    drop(installed);
+    let profile = plan.profile(&program.image, &counters.read());
+    let counts = &profile.functions[&function.start];
+    assert_eq!(counts.entries, 5);
+    let of = |count| {
+        counts
+            .blocks
+            .values()
+            .filter(|each| **each == count)
+            .count()
+    };
+    assert!(of(5 * 300) >= 1, "{counts:?}");
+    assert!(of(5 * 100) >= 1, "{counts:?}");
+    assert_eq!(counts.blocks[&0], 5);
 }
 
 thread_local! {
@@ -233,7 +214,7 @@ fn a_patched_table_brings_a_running_loop_into_new_code() {
         vec![function],
         &Profile::default(),
     )));
-    let (counters, area) = counters_of(program, plan, false);
+    let counters = Counters::near(program.bias, plan.counters());
     let tables_only = PatchSelection {
         entries: false,
         call_sites: CallSites::None,
@@ -251,7 +232,7 @@ fn a_patched_table_brings_a_running_loop_into_new_code() {
         // SAFETY: the program's function has this type.
         let interpret: Interpret = unsafe { std::mem::transmute(address) };
         if hooked {
-            let placed = program.place(plan, tables_only, Some(area));
+            let placed = program.place(plan, tables_only, Some(counters.area()));
             HOOK.set(Some(Box::new(move || std::mem::forget(placed.activate()))));
         }
         interpret(code.as_ptr(), 42, hook)

@@ -302,34 +302,24 @@ fn map_near(address: u64, bytes: u64) -> u64 {
     panic!("no room near {address:#x}");
 }
 
-/// Counters below 2 GiB, which code may reach through GS too.
+/// Counters within reach of the code.
 pub(crate) struct Counters {
-    pub(crate) address: u64,
-    pub(crate) count: usize,
+    address: u64,
+    count: usize,
 }
 
 impl Counters {
-    pub(crate) fn new(count: usize, near: Option<u64>) -> Self {
-        let bytes = (count as u64 * 8).max(8);
-        let address = match near {
-            Some(near) => map_near(near, bytes),
-            None => {
-                // SAFETY: a fresh anonymous mapping.
-                let got = unsafe {
-                    libc::mmap(
-                        std::ptr::null_mut(),
-                        usize::try_from(bytes).expect("fits"),
-                        libc::PROT_READ | libc::PROT_WRITE,
-                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
-                        -1,
-                        0,
-                    )
-                };
-                assert_ne!(got, libc::MAP_FAILED);
-                got as u64
-            }
-        };
-        Self { address, count }
+    pub(crate) fn near(address: u64, count: usize) -> Self {
+        Self {
+            address: map_near(address, (count as u64 * 8).max(8)),
+            count,
+        }
+    }
+
+    pub(crate) fn area(&self) -> CounterArea {
+        CounterArea {
+            address: self.address,
+        }
     }
 
     pub(crate) fn read(&self) -> Vec<u64> {

@@ -3,9 +3,7 @@
 
 use std::fmt::Write as _;
 
-use code_layout::{
-    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
-};
+use code_layout::{LayoutOrder, LayoutPlan, PatchSelection, Profile};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -182,9 +180,8 @@ proptest! {
         drop(installed);
 
         let counting = LayoutPlan::counting(functions.clone(), &empty);
-        let counters = Counters::new(counting.counters(), None);
-        let area = CounterArea { address: counters.address, addressing: CounterAddressing::Gs };
-        let installed = program.install(&counting, PatchSelection::default(), Some(area));
+        let counters = Counters::near(program.bias, counting.counters());
+        let installed = program.install(&counting, PatchSelection::default(), Some(counters.area()));
         prop_assert_eq!(program.results(SEEDS), expected.clone());
         drop(installed);
         let profile = counting.profile(&program.image, &counters.read());
@@ -195,9 +192,8 @@ proptest! {
 
         // The profiled layout, with counters on other edges, counts the same.
         let again = LayoutPlan::counting(functions.clone(), &profile);
-        let other = Counters::new(again.counters(), None);
-        let area = CounterArea { address: other.address, addressing: CounterAddressing::Gs };
-        let installed = program.install(&again, PatchSelection::default(), Some(area));
+        let other = Counters::near(program.bias, again.counters());
+        let installed = program.install(&again, PatchSelection::default(), Some(other.area()));
         prop_assert_eq!(program.results(SEEDS), expected.clone());
         drop(installed);
         let second = again.profile(&program.image, &other.read());

@@ -4,9 +4,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use code_layout::{
-    CounterAddressing, CounterArea, LayoutOrder, LayoutPlan, PatchSelection, Profile,
-};
+use code_layout::{LayoutOrder, LayoutPlan, PatchSelection, Profile};
 
 use crate::process::{Counters, Program};
 
@@ -110,11 +108,8 @@ fn sqlite_in_every_order() {
         drop(installed);
     }
     let counting = LayoutPlan::counting(functions.clone(), &empty);
-    let counters = Counters::new(counting.counters(), None);
-    let area = CounterArea {
-        address: counters.address,
-        addressing: CounterAddressing::Gs,
-    };
+    let counters = Counters::near(program.bias, counting.counters());
+    let area = counters.area();
     let installed = program.install(&counting, PatchSelection::default(), Some(area));
     assert_eq!(answers(&program), expected);
     drop(installed);

@@ -266,24 +266,6 @@ fn an_edit_during_a_round_before_the_first_promotion_is_told_and_not_measured() 
     assert_eq!(kinds, ["unmeasured", "measured"], "{entries:?}");
 }
 
-/// In a store of before files were looked at, those count that are found.
-#[test]
-fn the_files_of_a_promotion_of_before_are_taken_as_they_are() {
-    let service = Service::promoted(None);
-    let mut known = service.known();
-    let promoted = known.promoted.as_mut().unwrap();
-    let then = promoted.host.as_mut().unwrap().files.take().unwrap();
-    service
-        .coordinator
-        .store
-        .keep_continuous(service.id, &known, None, &[], None)
-        .unwrap();
-    service.run_until(|service| !service.rounds().is_empty());
-    assert!(matches!(service.rounds()[0].seen, Seen::Measured(_)));
-    let host = service.known().promoted.unwrap().host.unwrap();
-    assert_eq!(host.files, Some(then));
-}
-
 impl Service {
     /// A rollback has begun, on this service.
     fn is_to_be_rolled_back(&self) {
@@ -363,7 +345,7 @@ fn a_rollback_restores_what_was_there_before_the_promotion() {
     }
 }
 
-/// As after a promotion of before copies were kept.
+/// The copy may have been removed.
 #[test]
 fn a_rollback_without_its_template_and_without_a_copy_does_the_rest_and_says_what_is_left() {
     let service = Service::promoted(None);

@@ -1,5 +1,7 @@
 //! Tests of what is found on the host before a round.
 
+use std::collections::BTreeMap;
+
 use bayes_opt::Value;
 use host::Knob;
 use tuner::continuous::{HistoryEntry, Promoted};
@@ -58,7 +60,7 @@ fn changed_since(
             host: Some(HostThen {
                 boot_id: boot_id.to_owned(),
                 knobs: [(Knob::File(knob.clone()).to_string(), "20".to_owned())].into(),
-                files: None,
+                files: BTreeMap::new(),
             }),
         }),
         search_reason: None,

@@ -203,7 +203,7 @@ mod tests {
                 host: Some(tuner::continuous::HostThen {
                     boot_id: "b".into(),
                     knobs: [("vm.swappiness".to_owned(), "1".to_owned())].into(),
-                    files: Some([("/etc/a.conf".to_owned(), "00ff".to_owned())].into()),
+                    files: [("/etc/a.conf".to_owned(), "00ff".to_owned())].into(),
                 }),
             }),
             search_reason: Some("the gain has changed by \u{2212}3 %".into()),

@@ -29,7 +29,7 @@ mod tests;
 mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 pub use assignments::Assigned;
 pub use continuous::{ContinuousStanding, Moment};
@@ -47,6 +47,7 @@ use tuner::spec::Masks;
 pub(crate) use waiting::for_rollback;
 
 use crate::error::Error;
+use crate::lock::lock;
 
 /// An open store.
 pub struct Store {
@@ -66,7 +67,7 @@ impl Store {
     /// version.
     pub fn open(location: &Location) -> Result<Self, Error> {
         let mut database = Database::open(location)?;
-        schema::migrate(&mut database)?;
+        schema::prepare(&mut database)?;
         Ok(Self {
             location: location.clone(),
             database: Mutex::new(database),
@@ -116,7 +117,7 @@ impl Store {
 
     /// The connection; a new one where the server had closed it.
     fn connection(&self) -> Result<MutexGuard<'_, Database>, Error> {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut database = lock(&self.database);
         if database.is_closed() {
             let mut fresh = Database::open(&self.location)?;
             // The lock went with the connection; whoever has taken it since is the coordinator now.

@@ -14,7 +14,6 @@ use tuner::live::Changes;
 use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::{BudgetSpec, ExperimentMode, TargetSpec};
 
-use super::database::Database;
 use super::row::set;
 use super::{
     EvaluationRow, ExperimentRow, Location, NewExperiment, Promotion, RunningEvaluation, State,
@@ -514,7 +513,7 @@ fn many_that_open_a_new_store_at_once_make_it_together() {
 }
 
 #[test]
-fn a_store_of_an_earlier_version_is_migrated_by_who_has_its_lock() {
+fn a_store_without_tables_gets_them_from_who_has_its_lock() {
     let dir = tempfile::tempdir().unwrap();
     let location = Location::Sqlite(dir.path().join("slackline.db"));
     let running = Store::open(&location).unwrap();
@@ -523,24 +522,24 @@ fn a_store_of_an_earlier_version_is_migrated_by_who_has_its_lock() {
     let waiting = std::thread::spawn(move || Store::open(&location).map(drop));
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert!(!waiting.is_finished(), "it waits for the one that runs");
-    let present = super::schema::present();
+    let present = super::schema::VERSION;
     super::schema::pretend(&mut running.connection().unwrap(), present).unwrap();
     waiting.join().unwrap().unwrap();
 }
 
 #[test]
-fn a_later_store_is_left_alone() {
+fn a_store_of_another_version_is_left_alone() {
     on_both(|location| {
-        let store = Store::open(location).unwrap();
-        super::schema::pretend(&mut store.connection().unwrap(), 99).unwrap();
-        drop(store);
-        let Err(error) = Store::open(location) else {
-            panic!("it was opened");
-        };
-        assert!(
-            error.to_string().contains("made by a later Slackline"),
-            "{error}"
-        );
+        for (version, made_by) in [(99, "made by a later Slackline"), (1, "never released")] {
+            let store = Store::open(location).unwrap();
+            super::schema::pretend(&mut store.connection().unwrap(), version).unwrap();
+            let Err(error) = Store::open(location) else {
+                panic!("it was opened");
+            };
+            assert!(error.to_string().contains(made_by), "{error}");
+            let present = super::schema::VERSION;
+            super::schema::pretend(&mut store.connection().unwrap(), present).unwrap();
+        }
     });
 }
 
@@ -587,48 +586,6 @@ fn an_evaluation_from_elsewhere_has_no_beginning() {
             (1, None, None)
         );
         assert_eq!((tally.measured_s, tally.mean_s), (1.5, Some(1.5)));
-    });
-}
-
-#[test]
-fn a_store_of_the_first_version_is_brought_to_the_present_one() {
-    on_both(|location| {
-        let mut database = Database::open(location).unwrap();
-        database.batch(include_str!("version-1.sql")).unwrap();
-        drop(database);
-        let store = Store::open(location).unwrap();
-        let row = store.experiment(1).unwrap();
-        assert_eq!((row.state, row.budget().evaluations), (State::Done, 5));
-        assert!(row.report.sentence.starts_with("Shown: \u{2212}39.8 %"));
-        let evaluations = store.evaluations(1, 1).unwrap();
-        let x = |row: &super::EvaluationRow| row.record.configuration.get("x").cloned();
-        assert_eq!(
-            evaluations.iter().map(x).collect::<Vec<_>>(),
-            [40, 8, 60].map(|x| Some(Value::Int(x)))
-        );
-        assert!(evaluations.iter().all(|row| row.record.host.is_none()));
-        assert_eq!(store.blocks(1).unwrap().len(), 6);
-        // Two runs of the first verification; the larger budget asks for another.
-        let count = "SELECT COUNT(*) FROM runs WHERE verification = 1";
-        let runs = store.read(|database| database.query(count, &[]));
-        assert_eq!(runs.unwrap()[0][0].int(), Some(2));
-        assert_eq!(store.runs(1).unwrap().len(), 0);
-        assert_eq!(store.queue(1).unwrap(), [at(30)]);
-        // It goes on as one of the present version.
-        assert_eq!(store.create(&new_experiment()).unwrap(), 2);
-        let running = RunningEvaluation {
-            number: 4,
-            configuration: at(30),
-        };
-        store.started(1, &running, true).unwrap();
-        store.ended(1, &record(4, Outcome::Completed)).unwrap();
-        assert_eq!(store.continuous(1).unwrap(), None);
-        assert!(store.assignments(1).unwrap().is_empty());
-        drop(store);
-        assert_eq!(
-            Store::open(location).unwrap().experiments().unwrap().len(),
-            2
-        );
     });
 }
 

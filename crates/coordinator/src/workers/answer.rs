@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use tuner::assignment::EvaluationResult;
 use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkerMessage};
 
-use super::{FORGOTTEN, GivenBack, Lease, Seen, Workers, has, held};
+use super::{FORGOTTEN, GivenBack, Lease, Seen, Workers, has};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::store::Store;
 
 /// What a worker gave back is spoken of for that long: longer than the longest pause of one that
@@ -76,21 +77,21 @@ impl Workers {
         if let Some(why) = self.name_is_taken(&hello) {
             return Reply::Trouble(why);
         }
-        let classes = held(&self.classes);
+        let classes = lock(&self.classes);
         let classes = classes
             .iter()
             .filter(|(_, labels)| has(&hello, labels))
             .map(|(class, _)| class.clone())
             .collect();
         let at = Instant::now();
-        let mut seen = held(&self.seen);
+        let mut seen = lock(&self.seen);
         seen.retain(|_, seen| seen.at.elapsed() < FORGOTTEN);
         if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
             let before = seen.remove(&hello.name);
             let same = before.filter(|before| before.hello.instance == hello.instance);
             if same.is_none() {
                 // Whoever started it again may have seen to what was wrong.
-                for by_worker in held(&self.given_back).values_mut() {
+                for by_worker in lock(&self.given_back).values_mut() {
                     by_worker.remove(&hello.name);
                 }
             }
@@ -113,7 +114,7 @@ impl Workers {
     /// started later on the same host takes it over, as it does when it was killed and started
     /// again; where both live, the first is the one to be told.
     fn name_is_taken(&self, hello: &Hello) -> Option<String> {
-        let mut seen = held(&self.seen);
+        let mut seen = lock(&self.seen);
         let holder = seen.get_mut(&hello.name)?;
         let (has, wants): (&Instance, &Instance) =
             (holder.hello.instance.as_ref()?, hello.instance.as_ref()?);
@@ -157,7 +158,7 @@ impl Workers {
             self.declined.fetch_add(1, Ordering::Relaxed);
             return Ok(Reply::Gone);
         }
-        let is_taken = held(&self.leases)
+        let is_taken = lock(&self.leases)
             .get(&ticket)
             .is_some_and(|lease| lease.worker != worker && lease.beat.elapsed() < self.lease);
         // The lease of what was withdrawn may still be there.
@@ -182,7 +183,7 @@ impl Workers {
         worker: String,
         blocks: usize,
     ) -> Result<Reply, Error> {
-        if let Some(seen) = held(&self.seen).get_mut(&worker) {
+        if let Some(seen) = lock(&self.seen).get_mut(&worker) {
             seen.at = Instant::now();
         }
         // The row, not the lease: it may have been withdrawn.
@@ -198,7 +199,7 @@ impl Workers {
 
     /// A worker can measure an experiment, whatever it said before.
     pub(super) fn measures(&self, experiment: i64, worker: &str) {
-        if let Some(by_worker) = held(&self.given_back).get_mut(&experiment) {
+        if let Some(by_worker) = lock(&self.given_back).get_mut(&experiment) {
             by_worker.remove(worker);
         }
     }
@@ -213,20 +214,20 @@ impl Workers {
         let has_measured = measured.failure.is_none();
         if !store.finish(ticket, attempt, measured)? {
             // The answer was lost on its way.
-            if held(&self.taken).contains(&(ticket, attempt)) {
+            if lock(&self.taken).contains(&(ticket, attempt)) {
                 return Ok(Reply::Accepted);
             }
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Ok(Reply::Refused);
         }
         self.accepted.fetch_add(1, Ordering::Relaxed);
-        let mut taken = held(&self.taken);
+        let mut taken = lock(&self.taken);
         taken.truncate(TAKEN_MAX - 1);
         taken.push_front((ticket, attempt));
         drop(taken);
-        held(&self.leases).remove(&ticket);
+        lock(&self.leases).remove(&ticket);
         if has_measured {
-            held(&self.given_back).remove(&ticket.experiment);
+            lock(&self.given_back).remove(&ticket.experiment);
         }
         Ok(Reply::Accepted)
     }
@@ -234,7 +235,7 @@ impl Workers {
     /// Somebody else may measure it at once.
     pub(super) fn release(&self, ticket: Ticket, attempt: i64, why: Option<String>) {
         let worker = {
-            let mut leases = held(&self.leases);
+            let mut leases = lock(&self.leases);
             let is_of = |lease: &&Lease| lease.attempt == attempt;
             let Some(lease) = leases.get(&ticket).filter(is_of) else {
                 return;
@@ -245,11 +246,11 @@ impl Workers {
         };
         let Some(why) = why else { return };
         let experiment = ticket.experiment;
-        if let Some(seen) = held(&self.seen).get_mut(&worker) {
+        if let Some(seen) = lock(&self.seen).get_mut(&worker) {
             let text = format!("worker {worker:?} cannot measure experiment {experiment}: {why}");
             seen.complain(Some(experiment), text, GIVEN_BACK);
         }
-        let mut given_back = held(&self.given_back);
+        let mut given_back = lock(&self.given_back);
         let by_worker = given_back.entry(experiment).or_default();
         let now = Instant::now();
         let of_worker = by_worker.entry(worker).or_insert_with(|| GivenBack {
@@ -271,6 +272,6 @@ impl Workers {
             worker,
             beat,
         };
-        held(&self.leases).insert(ticket, lease);
+        lock(&self.leases).insert(ticket, lease);
     }
 }

@@ -1,6 +1,7 @@
 //! Frames that go out: where they go, how a segment becomes one, and how large a segment may be.
 
 use super::connection::Context;
+use super::secrets::Ends;
 use super::wire::ethernet::{self, Mac};
 use super::wire::segment::{self, HEADER_BYTES, Segment};
 use super::wire::{Ip, ip, length16, length32};
@@ -26,8 +27,7 @@ pub(crate) fn emit_segment<S: FrameSink>(
     context: &mut Context,
     sink: &mut S,
     mac: Mac,
-    local: &Ip,
-    remote: &Ip,
+    Ends { local, remote, .. }: &Ends,
     segment: &Segment,
     payload: (&[u8], &[u8]),
 ) -> bool {

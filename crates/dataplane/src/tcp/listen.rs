@@ -144,15 +144,7 @@ impl Stack {
             header_bytes: 0,
         };
         let empty = (&[][..], &[][..]);
-        emit_segment(
-            context,
-            sink,
-            mac,
-            &ends.local,
-            &ends.remote,
-            &answer,
-            empty,
-        );
+        emit_segment(context, sink, mac, ends, &answer, empty);
         context.counters.cookies_sent += 1;
         let until_ms = context.now_ms.wrapping_add(COOKIES_VALID_MS);
         self.accept_cookies_until(Some(until_ms));
@@ -229,15 +221,7 @@ impl Stack {
         };
         let empty = (&[][..], &[][..]);
         let context = &mut self.context;
-        if emit_segment(
-            context,
-            sink,
-            mac,
-            &ends.local,
-            &ends.remote,
-            &answer,
-            empty,
-        ) {
+        if emit_segment(context, sink, mac, ends, &answer, empty) {
             context.counters.resets_sent += 1;
         }
     }

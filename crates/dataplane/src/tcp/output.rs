@@ -133,15 +133,7 @@ impl Connection {
             },
             header_bytes: 0,
         };
-        if !emit_segment(
-            context,
-            sink,
-            mac,
-            &self.ends.local,
-            &self.ends.remote,
-            &segment,
-            (&[], &[]),
-        ) {
+        if !emit_segment(context, sink, mac, &self.ends, &segment, (&[], &[])) {
             return Turn::Full;
         }
         if self.next == self.unacknowledged {
@@ -381,15 +373,7 @@ impl Connection {
         } else {
             (&[][..], &[][..])
         };
-        let is_sent = emit_segment(
-            context,
-            sink,
-            mac,
-            &self.ends.local,
-            &self.ends.remote,
-            &segment,
-            payload,
-        );
+        let is_sent = emit_segment(context, sink, mac, &self.ends, &segment, payload);
         if is_sent {
             self.receive_edge = edge;
             self.acknowledged = self.receive_next;

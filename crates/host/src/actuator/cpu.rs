@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{Actuator, Wanted, cgroup_knob, cpu_list, probed, required, unfit, wrong_kind};
+use super::{
+    Actuator, Wanted, cgroup_knob, cpu_list, probed, required, unfit, write_all, wrong_kind,
+};
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::cgroup_tree::below;
 use crate::cpu_quota::CpuQuota;
@@ -406,9 +408,7 @@ impl Actuator for Cpuset {
         roots: &Roots,
         wanted: &Wanted,
     ) -> Result<(), HostError> {
-        for (knob, value) in self.writes(roots, wanted)? {
-            journal.write(roots, &knob, &value)?;
-        }
+        write_all(journal, roots, &self.writes(roots, wanted)?)?;
         let Wanted::Cpus(cpus) = wanted else {
             return Ok(());
         };

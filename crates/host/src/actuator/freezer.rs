@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Actuator, Wanted, cgroup_knob, probed, required, wrong_kind};
+use super::{Actuator, Wanted, cgroup_knob, probed, required, write_all, wrong_kind};
 use crate::cgroup::Hierarchies;
 use crate::error::HostError;
 use crate::journal::Journal;
@@ -65,9 +65,7 @@ impl Actuator for Freezer {
         roots: &Roots,
         wanted: &Wanted,
     ) -> Result<(), HostError> {
-        for (knob, value) in self.writes(roots, wanted)? {
-            journal.write(roots, &knob, &value)?;
-        }
+        write_all(journal, roots, &self.writes(roots, wanted)?)?;
         let give_up = Instant::now() + FREEZE_WAIT;
         while self.read(roots)? == "FREEZING" && Instant::now() < give_up {
             sleep(FREEZE_POLL);

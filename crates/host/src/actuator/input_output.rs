@@ -1,10 +1,18 @@
 //! Block devices: rates (`io.max`, v1 `blkio.throttle`), weights, and the cost model.
 
-use super::{Actuator, Wanted, cgroup_knob, probed, required, unfit, wrong_kind};
+use super::{Actuator, VersionedFile, Wanted, cgroup_knob, probed, required, unfit, wrong_kind};
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::error::HostError;
 use crate::knob::Knob;
 use crate::roots::Roots;
+
+/// The limit of what a group writes to a device.
+const WRITE_LIMIT: VersionedFile = VersionedFile {
+    v1: "blkio.throttle.write_bps_device",
+    v1_form: "v1",
+    v2: "io.max",
+    missing: "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group is not given it",
+};
 
 /// v1 calls the controller blkio, v2 io.
 fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
@@ -32,10 +40,7 @@ pub struct IoMax {
 
 impl IoMax {
     fn knob(&self, roots: &Roots) -> Result<Knob, HostError> {
-        Ok(match version(roots)? {
-            CgroupVersion::V1 => cgroup_knob(&self.group, "blkio.throttle.write_bps_device"),
-            CgroupVersion::V2 => cgroup_knob(&self.group, "io.max"),
-        })
+        Ok(WRITE_LIMIT.knob(&self.group, version(roots)?))
     }
 }
 
@@ -45,18 +50,7 @@ impl Actuator for IoMax {
     }
 
     fn probe(&self, roots: &Roots) -> Result<String, String> {
-        let knob = self.knob(roots).map_err(|error| error.to_string())?;
-        let form = if knob.to_string().contains("blkio") {
-            "v1"
-        } else {
-            "v2"
-        };
-        probed(
-            roots,
-            &knob,
-            form,
-            "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group is not given it",
-        )
+        WRITE_LIMIT.probed(roots, &self.group, version(roots))
     }
 
     fn read(&self, roots: &Roots) -> Result<String, HostError> {

@@ -1,6 +1,6 @@
 //! Memory: what a group may use before the kernel reclaims from it, and what is left to a service.
 
-use super::{Actuator, Wanted, cgroup_knob, probed, required, wrong_kind};
+use super::{Actuator, VersionedFile, Wanted, cgroup_knob, probed, required, wrong_kind};
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::error::HostError;
 use crate::knob::Knob;
@@ -11,6 +11,14 @@ const PAGE_BYTES: u64 = 4096;
 /// v1's "no limit": the largest multiple of a page that fits (mm/memcontrol-v1.c,
 /// PAGE_COUNTER_MAX).
 const V1_NONE: u64 = 0x7fff_ffff_ffff_f000;
+
+/// The limit above which the kernel reclaims.
+const SOFT_LIMIT: VersionedFile = VersionedFile {
+    v1: "memory.soft_limit_in_bytes",
+    v1_form: "v1 soft limit",
+    v2: "memory.high",
+    missing: "the group is not in the memory controller's hierarchy",
+};
 
 fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
     Ok(Hierarchies::of(roots).require("memory")?.0)
@@ -51,10 +59,7 @@ pub struct MemoryHigh {
 
 impl MemoryHigh {
     fn knob(&self, roots: &Roots) -> Result<Knob, HostError> {
-        Ok(match version(roots)? {
-            CgroupVersion::V1 => cgroup_knob(&self.group, "memory.soft_limit_in_bytes"),
-            CgroupVersion::V2 => cgroup_knob(&self.group, "memory.high"),
-        })
+        Ok(SOFT_LIMIT.knob(&self.group, version(roots)?))
     }
 }
 
@@ -64,18 +69,7 @@ impl Actuator for MemoryHigh {
     }
 
     fn probe(&self, roots: &Roots) -> Result<String, String> {
-        let knob = self.knob(roots).map_err(|error| error.to_string())?;
-        let form = if knob.to_string().contains("soft_limit") {
-            "v1 soft limit"
-        } else {
-            "v2"
-        };
-        probed(
-            roots,
-            &knob,
-            form,
-            "the group is not in the memory controller's hierarchy",
-        )
+        SOFT_LIMIT.probed(roots, &self.group, version(roots))
     }
 
     fn read(&self, roots: &Roots) -> Result<String, HostError> {
@@ -83,7 +77,7 @@ impl Actuator for MemoryHigh {
     }
 
     fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
-        let files = (Some("memory.soft_limit_in_bytes"), "memory.high");
+        let files = (Some(SOFT_LIMIT.v1), SOFT_LIMIT.v2);
         writes(self.name(), &self.group, files, roots, wanted)
     }
 

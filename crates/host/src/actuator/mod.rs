@@ -30,6 +30,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::cgroup::CgroupVersion;
 use crate::cpu_quota::CpuQuota;
 use crate::error::HostError;
 use crate::journal::{Journal, RestoreReport};
@@ -120,10 +121,7 @@ pub trait Actuator {
         roots: &Roots,
         wanted: &Wanted,
     ) -> Result<(), HostError> {
-        for (knob, value) in self.writes(roots, wanted)? {
-            journal.write(roots, &knob, &value)?;
-        }
-        Ok(())
+        write_all(journal, roots, &self.writes(roots, wanted)?)
     }
 
     /// Whether it still is as wanted.
@@ -166,6 +164,17 @@ pub trait Actuator {
     fn neighbour(&self, roots: &Roots) -> Result<Wanted, HostError>;
 }
 
+/// Writes knobs one after the other.
+fn write_all(
+    journal: &mut Journal,
+    roots: &Roots,
+    writes: &[(Knob, String)],
+) -> Result<(), HostError> {
+    writes
+        .iter()
+        .try_for_each(|(knob, value)| journal.write(roots, knob, value))
+}
+
 fn unfit(actuator: &'static str, wanted: &Wanted, why: impl Into<String>) -> HostError {
     HostError::Unfit {
         actuator,
@@ -200,6 +209,39 @@ fn probed(roots: &Roots, knob: &Knob, form: &str, missing: &str) -> Result<Strin
         Ok(Some(_)) => Ok(form.to_owned()),
         Ok(None) => Err(missing.to_owned()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A file of a group that has another name on each version of cgroups.
+struct VersionedFile {
+    v1: &'static str,
+    /// How it can be used on v1, as an actuator's probe says it.
+    v1_form: &'static str,
+    v2: &'static str,
+    /// Why it may be missing.
+    missing: &'static str,
+}
+
+impl VersionedFile {
+    fn knob(&self, group: &str, version: CgroupVersion) -> Knob {
+        match version {
+            CgroupVersion::V1 => cgroup_knob(group, self.v1),
+            CgroupVersion::V2 => cgroup_knob(group, self.v2),
+        }
+    }
+
+    fn probed(
+        &self,
+        roots: &Roots,
+        group: &str,
+        version: Result<CgroupVersion, HostError>,
+    ) -> Result<String, String> {
+        let version = version.map_err(|error| error.to_string())?;
+        let form = match version {
+            CgroupVersion::V1 => self.v1_form,
+            CgroupVersion::V2 => "v2",
+        };
+        probed(roots, &self.knob(group, version), form, self.missing)
     }
 }
 

@@ -214,16 +214,6 @@ impl Journal {
         }
     }
 
-    /// As [`Journal::promote`], for a file written by [`Journal::replace_file`].
-    ///
-    /// # Errors
-    ///
-    /// [`HostError::Journal`]; [`HostError::Read`] of a link that leads nowhere.
-    pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
-        let target = link_target(path)?;
-        self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
-    }
-
     /// Forgets everything: knobs, files, groups and processes stay as they are. What the files held
     /// before is kept, unless it was left there by an earlier promotion, and named.
     ///

@@ -46,10 +46,6 @@ fn a_choice_reads_as_its_bracketed_word() {
         file: "scheduler".into(),
     };
     assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("mq-deadline"));
-    assert_eq!(
-        knob.choices(&roots).unwrap().unwrap(),
-        ["none", "mq-deadline", "kyber", "bfq"]
-    );
     let absent = Knob::BlockQueue {
         device: "vdb".into(),
         file: "scheduler".into(),

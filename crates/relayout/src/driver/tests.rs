@@ -1,7 +1,7 @@
 //! The state machine, without a process.
 
 use super::*;
-use crate::cover::Cover;
+use crate::session::cover::Cover;
 
 fn busy() -> ProcessLoad {
     ProcessLoad {

@@ -4,14 +4,14 @@
 use std::thread::sleep;
 use std::time::Instant;
 
-use code_layout::{CounterAddressing, CounterArea, LayoutPlan, Placement, Profile};
+use code_layout::{CounterArea, LayoutPlan, Placement, Profile};
 
 use super::{Session, patches};
 use crate::RelayoutError;
-use crate::kept::Counting;
-use crate::maps::PAGE;
-use crate::region::HEADER_BYTES;
-use crate::sampling::branches;
+use crate::patch::region::HEADER_BYTES;
+use crate::process::maps::PAGE;
+use crate::process::sampling::branches;
+use crate::session::kept::Counting;
 
 impl Session {
     /// Counts what runs in the functions that the samples chose: from the branches that the
@@ -74,11 +74,7 @@ impl Session {
             load_bias: bias,
             cache_address: cache,
             cache_bytes,
-            counters: Some(CounterArea {
-                address: counters,
-                // A program may set its GS base for some calls only, so that no moment shows it.
-                addressing: CounterAddressing::RipRelative,
-            }),
+            counters: Some(CounterArea { address: counters }),
             ..Placement::default()
         };
         let loaded = &self.objects[index];

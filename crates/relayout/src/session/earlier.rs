@@ -6,9 +6,9 @@ use code_layout::{BuildId, Profile};
 
 use super::Session;
 use crate::comparison::Gain;
-use crate::cover::{COVER_MIN, Hot, LayoutCandidate, Ran};
-use crate::kept::{self, CachedProfile, Summary};
-use crate::layout::{KeptProfile, LayoutSummary};
+use crate::session::cover::{COVER_MIN, Hot, LayoutCandidate, Ran};
+use crate::session::kept::{self, CachedProfile, Summary};
+use crate::session::layout::{KeptProfile, LayoutSummary};
 use crate::{Declined, ManifestStore, RelayoutError};
 
 impl Session {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    ComparisonOptions, Drive, Driver, DriverSettings, LayoutCandidate, ManifestStore, ProcessState,
+    ComparisonOptions, Drive, Driver, DriverSettings, ManifestStore, ProcessState,
     ProfilingOptions, RelayoutError, RelayoutStatus, Session, WorkUnit, drive,
 };
 use anyhow::{Context as _, bail};
@@ -16,10 +16,10 @@ use tuner::process::Interrupt;
 
 use super::config::{self, Config, EVERY_S, Watch};
 use super::log::Log;
-use super::status::{line, origin};
+use super::status::line;
 use super::{undo, watcher};
 use crate::done::CommandOutcome;
-use crate::output::{error_chain, message, print};
+use crate::output::{error_chain, print};
 use crate::throttle::process_number;
 
 #[derive(clap::Args)]
@@ -52,16 +52,6 @@ pub(crate) struct Arguments {
     /// little work.
     #[arg(long, value_name = "S", default_value_t = ComparisonOptions::default().block.as_secs_f64())]
     block_s: f64,
-    /// Stress test: every movable function with its blocks in random order under this seed. Slow on
-    /// purpose.
-    #[arg(long, value_name = "SEED", hide = true)]
-    random: Option<u64>,
-    /// Stress test: lay out and end, without a comparison; layouts that are there already stay.
-    #[arg(long, hide = true, requires = "once")]
-    unverified: bool,
-    /// Stress test: profile for a short time only.
-    #[arg(long, hide = true)]
-    hurry: bool,
     /// How often to look for processes, in seconds. By default the value of the configuration file,
     /// or 30.
     #[arg(long, value_name = "S")]
@@ -179,10 +169,6 @@ pub(super) fn run(arguments: &Arguments, store: &ManifestStore) -> anyhow::Resul
         watcher::note_watcher(store)?;
         log.say(&whom.sentence(every_s));
     }
-    if arguments.unverified {
-        lay_out(&whom, store, &with)?;
-        return Ok(CommandOutcome::Positive);
-    }
     let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
     let mut seen: BTreeMap<(u32, u64), RelayoutStatus> = BTreeMap::new();
     // What was said of a process last: the same every half a minute is not worth a line.
@@ -254,7 +240,7 @@ fn drive_of(arguments: &Arguments, hold_off_s: Option<f64>) -> anyhow::Result<Dr
         settings.hold_off = Duration::from_secs_f64(hold_off_s);
     }
     Ok(Drive {
-        method: method(arguments),
+        method: ProfilingOptions::default(),
         unit: match &arguments.metric_command {
             None => WorkUnit::Sends,
             Some(command) => WorkUnit::Command {
@@ -269,35 +255,6 @@ fn drive_of(arguments: &Arguments, hold_off_s: Option<f64>) -> anyhow::Result<Dr
         },
         settings,
     })
-}
-
-/// Lays out every process, without a comparison.
-fn lay_out(whom: &Watched, store: &ManifestStore, with: &Drive) -> anyhow::Result<()> {
-    for pid in find(whom)? {
-        let mut session = Session::open(store, pid, with.method)?;
-        session.look()?;
-        let (candidates, notes) = match with.method.random {
-            None => session.consider_kept(store),
-            Some(_) => Default::default(),
-        };
-        notes.iter().for_each(|note| message(note));
-        let layout = match LayoutCandidate::best(&candidates, with.settings.cover_min) {
-            Some(index) => session.install_kept(index)?,
-            None => {
-                session.count()?;
-                session.install()?
-            }
-        };
-        session.keep_profile(store, None)?;
-        message(&format!(
-            "process {pid} runs in generation {}: {} functions, {} bytes{}",
-            layout.generation,
-            layout.functions,
-            layout.code_bytes,
-            origin(&layout)
-        ));
-    }
-    Ok(())
 }
 
 /// Prints how each process stands, and says what that is as an end.
@@ -362,7 +319,7 @@ fn drive_process(
     let (session, driver) = match watched.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => match open(store, pid, with, is_kept) {
-            Ok(session) => place.insert((session, new_driver(with))),
+            Ok(session) => place.insert((session, Driver::with_kept_profiles(with.settings))),
             Err(error) => return declined(store, key, error, log),
         },
     };
@@ -490,30 +447,6 @@ fn executable(pid: u32) -> String {
             .unwrap_or_default()
             .trim_end()
             .to_owned(),
-    }
-}
-
-fn method(arguments: &Arguments) -> ProfilingOptions {
-    let method = ProfilingOptions {
-        random: arguments.random,
-        ..ProfilingOptions::default()
-    };
-    match arguments.hurry {
-        false => method,
-        true => ProfilingOptions {
-            sampling: Duration::from_millis(400),
-            counting: Duration::from_millis(20),
-            resting: Duration::from_millis(5),
-            ..method
-        },
-    }
-}
-
-/// Whoever is laid out at random is not to be laid out by what was kept.
-fn new_driver(with: &Drive) -> Driver {
-    match with.method.random {
-        None => Driver::with_kept_profiles(with.settings),
-        Some(_) => Driver::new(with.settings),
     }
 }
 

@@ -125,7 +125,7 @@ fn day(kept: &KeptProfile) -> Option<&str> {
 
 /// Which profile from an earlier process a layout was made by, to be said behind something else;
 /// nothing where it was made by its own.
-pub(super) fn origin(layout: &LayoutSummary) -> String {
+fn origin(layout: &LayoutSummary) -> String {
     match layout.kept.as_ref().map(|kept| (day(kept), &kept.file)) {
         None => String::new(),
         Some((day, file)) => {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use block_server::config::BlockConfig;
 use block_server::launch::{BlockNotice, BlockServerOptions, address_place};
-use dataplane::idle::IdlePolicy;
 use qos::Grouped;
 use sd_notify::NotifyState;
 
 use crate::done::CommandOutcome;
+use crate::idle::Idle;
 use crate::output::message;
 use crate::service_manager::ServiceManager;
 
@@ -31,16 +31,6 @@ pub(crate) struct Arguments {
     /// Run without the sandbox. Use this to find out whether the sandbox causes a failure.
     #[arg(long)]
     no_sandbox: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Idle {
-    /// Spin for a learnt time, then sleep.
-    Learn,
-    /// Never sleep: the lowest latency, and each shard uses a whole CPU.
-    Spin,
-    /// Sleep at once: the least CPU time.
-    Sleep,
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
@@ -81,11 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let signals = block_server::launch::catch_signals()?;
     let options = BlockServerOptions {
         config: arguments.config.clone(),
-        idle: match arguments.idle {
-            Idle::Learn => IdlePolicy::Learn,
-            Idle::Spin => IdlePolicy::Spin,
-            Idle::Sleep => IdlePolicy::Sleep,
-        },
+        idle: arguments.idle.into(),
         is_sandboxed: !arguments.no_sandbox,
     };
     let connections_max = BlockConfig::read(&options.config)

@@ -235,11 +235,8 @@ impl ContinuousController {
         let (Some(promoted), None) = (&mut self.state.promoted, &self.state.pending_change) else {
             return;
         };
-        match &mut promoted.host {
-            // Kept before files were looked at.
-            Some(then) if then.files.is_none() => then.files = host(&promoted.configuration).files,
-            Some(_) => {}
-            None => promoted.host = Some(host(&promoted.configuration)),
+        if promoted.host.is_none() {
+            promoted.host = Some(host(&promoted.configuration));
         }
     }
 

@@ -199,10 +199,8 @@ pub struct HostThen {
     pub boot_id: String,
     /// What each knob of the experiment read: the kernel may have rounded what was written.
     pub knobs: BTreeMap<String, String>,
-    /// What each templated file and each template held, as [`host::fingerprint`] says it. `None`
-    /// where none was looked at yet.
-    #[serde(default)]
-    pub files: Option<BTreeMap<String, String>>,
+    /// What each templated file and each template held, as [`host::fingerprint`] says it.
+    pub files: BTreeMap<String, String>,
 }
 
 impl HostThen {
@@ -236,9 +234,8 @@ impl HostThen {
 
     /// Files and templates that are not as they were then, in words.
     fn other_files(&self, when: &str, now: &Self) -> impl Iterator<Item = String> {
-        let found = |file: &String| now.files.as_ref().and_then(|files| files.get(file));
-        let each = self.files.iter().flatten();
-        each.filter_map(move |(file, was)| match found(file) {
+        let each = self.files.iter();
+        each.filter_map(move |(file, was)| match now.files.get(file) {
             Some(is) if is == was => None,
             Some(_) => Some(format!("{file} has other contents than {when}")),
             None => Some(format!("{file} cannot be read any more")),
@@ -302,10 +299,8 @@ pub(super) fn held(why: &str) -> String {
     format!("a change waits: {why}")
 }
 
-/// How the words of a rollback begin that is begun, and of a search or a rollback in earlier
-/// versions.
+/// How the words begin of a rollback that is begun.
 pub(super) const BEGINS: &str = "A rollback begins: ";
-const BEGINS_EARLIER: &str = "begins: ";
 
 /// Who did what somebody asked for: the name of the user can stand in its place.
 const USER: &str = "A user";
@@ -314,13 +309,6 @@ const USER: &str = "A user";
 pub(super) const BY_HAND: &str = "A user rolled the promotion back";
 pub(super) const REST_BY_HAND: &str = "A user rolled back what the last rollback had left";
 pub(super) const FORGOTTEN: &str = "A user forgot the rest of the rollback, which stays as it is";
-
-/// The same, as earlier versions have written it.
-const EARLIER: [(&str, &str); 3] = [
-    ("by its user; left as it is", FORGOTTEN),
-    ("by its user", BY_HAND),
-    ("the rest, by its user", REST_BY_HAND),
-];
 
 impl HistoryEntry {
     /// Whether it says of a promotion or rollback, done, that nobody asked for.
@@ -347,20 +335,12 @@ impl HistoryEntry {
         self.kind == "rollback" && self.text.starts_with(BEGINS)
     }
 
-    /// The entry in whole sentences. Earlier versions have kept less.
+    /// The entry in whole sentences.
     #[must_use]
     pub fn in_sentences(self) -> Self {
         let was = self.text.as_str();
-        let begun = was.strip_prefix(BEGINS_EARLIER);
-        let earlier = EARLIER.iter().find(|(begin, _)| was.starts_with(begin));
-        let text = match (self.kind.as_str(), begun, earlier) {
-            ("rollback" | "forgotten", _, Some((begin, now))) => was.replacen(begin, now, 1),
-            ("rollback", Some(why), _) => format!("{BEGINS}{why}"),
-            ("search", Some(why), _) => format!("a search begins: {why}"),
-            ("held", ..) if !was.ends_with('.') => held(was),
-            ("verification", ..) if was.starts_with("of ") => {
-                format!("the verification {was} begins")
-            }
+        let text = match self.kind.as_str() {
+            "verification" if was.starts_with("of ") => format!("the verification {was} begins"),
             _ => was.to_owned(),
         };
         Self {
@@ -434,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_earlier_versions_kept_is_told_as_it_is_now() {
+    fn entries_are_told_in_whole_sentences() {
         let entry = |kind: &str, text: &str| HistoryEntry {
             at: Timestamp::UNIX_EPOCH,
             kind: kind.into(),
@@ -443,38 +423,14 @@ mod tests {
         for (kind, text, told, by_hand) in [
             (
                 "rollback",
-                "by its user (x = 1)",
+                "A user rolled the promotion back (x = 1).",
                 "A user rolled the promotion back (x = 1).",
                 true,
             ),
             (
                 "rollback",
-                "the rest, by its user",
-                "A user rolled back what the last rollback had left.",
-                true,
-            ),
-            (
-                "forgotten",
-                "by its user; left as it is: a",
-                "A user forgot the rest of the rollback, which stays as it is: a.",
-                true,
-            ),
-            (
-                "rollback",
-                "begins: it is worse",
                 "A rollback begins: it is worse.",
-                false,
-            ),
-            (
-                "search",
-                "begins: it is due",
-                "A search begins: it is due.",
-                false,
-            ),
-            (
-                "held",
-                "an alert fires (1 series)",
-                "A change waits: an alert fires (1 series).",
+                "A rollback begins: it is worse.",
                 false,
             ),
             (

@@ -1,8 +1,8 @@
 //! Tests of how models are fitted.
 
 use super::*;
-use crate::design::sobol;
 use crate::observation::MeasuredValue;
+use crate::sampling::design::sobol;
 
 /// Measurements of which one of five coordinates decides most, and noise the rest.
 fn data(n: u32, seed: u32) -> Data {
@@ -75,10 +75,7 @@ fn ratios_are_modelled_where_values_span_orders_of_magnitude() {
                 variance: None,
             })
             .collect();
-        let (plain, ratios) = (
-            Transform::new(&values, false),
-            Transform::of_ratios(&values),
-        );
+        let (plain, ratios) = (Transform::new(&values), Transform::of_ratios(&values));
         let nothing = Memory::new();
         let scaled = fitter(&nothing).scale(values.len(), plain, ratios, |transform| {
             let (values, variances) = transform.measured(&objectives);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use relayout::Process;
+use relayout::{Process, ProfilingOptions};
 
 use super::faults::{Program, compile, is_root};
 use crate::toy::{Ended, Toy};
@@ -38,8 +38,7 @@ fn a_debugger_goes_through_moved_code_with_the_right_names() {
     let program = Program::run(Command::new(&path).arg("main"));
     let pid = program.pid.to_string();
     // Not in a hurry: on a busy machine few of its functions would be seen.
-    let start = ["relayout", "start", "--pid", &pid, "--once", "--unverified"];
-    Ended::of(toy.slackline(&start)).with_code(0);
+    program.lay_out_by(&toy, ProfilingOptions::default());
     let process = Process::open(program.pid).unwrap();
     let script = toy
         .path("state/relayout")

@@ -11,7 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use relayout::Process;
+use relayout::{
+    Drive, Driver, ManifestStore, Process, ProfilingOptions, RelayoutError, Session, drive,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -19,6 +21,16 @@ use crate::toy::{Ended, Toy, skip};
 
 /// `nobody` of Debian.
 const NOBODY: u32 = 65534;
+
+/// Profiled for a short time only.
+pub(super) fn in_a_hurry() -> ProfilingOptions {
+    ProfilingOptions {
+        sampling: Duration::from_millis(400),
+        counting: Duration::from_millis(20),
+        resting: Duration::from_millis(5),
+        ..ProfilingOptions::default()
+    }
+}
 
 pub(super) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -142,18 +154,18 @@ impl Program {
     }
 
     /// Puts a layout in force that nobody verifies.
-    pub(super) fn lay_out(&self, toy: &Toy) -> Ended {
-        let pid = self.pid.to_string();
-        let start = [
-            "relayout",
-            "start",
-            "--pid",
-            &pid,
-            "--once",
-            "--unverified",
-            "--hurry",
-        ];
-        Ended::of(toy.slackline(&start)).with_code(0)
+    pub(super) fn lay_out(&self, toy: &Toy) {
+        self.lay_out_by(toy, in_a_hurry());
+    }
+
+    /// The same, profiled like this. No command of Slackline does that.
+    pub(super) fn lay_out_by(&self, toy: &Toy, options: ProfilingOptions) {
+        let store = ManifestStore::open(&toy.path("state")).unwrap();
+        let mut session = Session::open(&store, self.pid, options).unwrap();
+        session.look().unwrap();
+        session.count().unwrap();
+        assert_ne!(session.install().unwrap().generation, 0);
+        session.keep_profile(&store, None).unwrap();
     }
 
     /// Until nothing of ours is left.
@@ -527,19 +539,10 @@ fn a_process_that_ends_or_becomes_another_while_it_is_laid_out_is_left_alone() {
     if !is_root() {
         return;
     }
-    // While it is counted, or, where nothing is, while its code is written.
-    let random: &[&str] = &["--random", "1"];
-    for (mode, after_us, options) in [
-        ("exit", 0, &[] as &[&str]),
-        ("exec", 60_000, &[]),
-        ("exit", 0, random),
-        ("exec", 0, random),
-        ("exec", 3_000, random),
-    ] {
+    for (mode, after_us) in [("exit", 0), ("exec", 60_000)] {
         let toy = Toy::new();
         let mut program = Program::start(&[mode, &after_us.to_string()]);
-        let mut start = toy.slackline(&as_str(&program.start_arguments()));
-        start.args(options);
+        let start = toy.slackline(&as_str(&program.start_arguments()));
         let ended = Ended::of(start).with_code(1);
         let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
         let said = "it ended, or executed another program, while it was being counted or laid out";
@@ -554,6 +557,52 @@ fn a_process_that_ends_or_becomes_another_while_it_is_laid_out_is_left_alone() {
         Ended::of(toy.slackline(&["relayout", "rollback", "--all"]))
             .with_code(0)
             .saying(&["Nothing to roll back"]);
+    }
+}
+
+/// Nothing is counted here, so that it ends while its code is written.
+#[test]
+fn a_process_that_ends_or_becomes_another_while_its_code_is_written_is_left_alone() {
+    if !is_root() {
+        return;
+    }
+    for (mode, after_us) in [("exit", 0), ("exec", 0), ("exec", 3_000)] {
+        let toy = Toy::new();
+        let mut program = Program::start(&[mode, &after_us.to_string()]);
+        let store = ManifestStore::open(&toy.path("state")).unwrap();
+        let with = Drive {
+            method: ProfilingOptions {
+                random: Some(1),
+                ..ProfilingOptions::default()
+            },
+            ..Drive::default()
+        };
+        let mut driver = Driver::new(with.settings);
+        let driven = Session::open(&store, program.pid, with.method).and_then(|mut session| {
+            let (mut goes_on, mut show) = (|| false, |_: &_| {});
+            drive(
+                &store,
+                &mut session,
+                &mut driver,
+                &with,
+                &mut goes_on,
+                &mut show,
+            )
+        });
+        assert!(
+            matches!(driven, Err(RelayoutError::Gone { .. })),
+            "{driven:?}"
+        );
+        if mode == "exec" {
+            program.assert_as_before();
+            program.quit();
+        } else {
+            assert!(program.child.wait().unwrap().success(), "{after_us}");
+        }
+        let roll_back_all = || Ended::of(toy.slackline(&["relayout", "rollback", "--all"]));
+        roll_back_all().with_code(0);
+        let again = roll_back_all().with_code(0);
+        again.saying(&["Nothing to roll back"]);
     }
 }
 
@@ -574,7 +623,7 @@ fn a_process_in_a_container_is_laid_out_from_outside_and_back() {
         .trim()
         .parse()
         .unwrap();
-    program.lay_out(&toy).saying(&["runs in generation"]);
+    program.lay_out(&toy);
     let process = Process::open(program.pid).unwrap();
     assert!(has_code_cache(&process));
     let map = process.outside("/tmp/perf-1.map");

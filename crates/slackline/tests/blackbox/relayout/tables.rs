@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::faults::{Program, compile, is_root};
-use crate::toy::{Ended, Toy};
+use relayout::ProfilingOptions;
+
+use super::faults::{Program, compile, in_a_hurry, is_root};
+use crate::toy::Toy;
 
 #[test]
 fn a_table_that_seems_longer_than_it_is_takes_nothing_from_the_one_behind_it() {
@@ -29,12 +31,12 @@ fn a_table_that_seems_longer_than_it_is_takes_nothing_from_the_one_behind_it() {
     let mut program = Program::run(&mut Command::new(&executable));
     program.assert_as_before();
     // By profile, and in some random orders: which of two tables is patched first depends on it.
-    for random in [None, Some("6"), Some("7"), Some("8"), Some("9")] {
-        let pid = program.pid.to_string();
-        let mut start = toy.slackline(&["relayout", "start", "--once", "--unverified", "--hurry"]);
-        start.args(["--pid", &pid]);
-        start.args(random.map(|seed| ["--random", seed]).iter().flatten());
-        Ended::of(start).with_code(0);
+    for random in [None, Some(6), Some(7), Some(8), Some(9)] {
+        let options = ProfilingOptions {
+            random,
+            ..in_a_hurry()
+        };
+        program.lay_out_by(&toy, options);
         // The call that was going on when the tables were changed, and whole ones.
         program.wait_for_rounds(5);
         program.roll_back(&toy);
