@@ -20,12 +20,14 @@ macro_rules! by_its_own_method {
 }
 
 by_its_own_method!(
+    agent::AgentError,
     block_load::LoadError,
     block_server::launch::BlockLaunchError,
     cache_server::launch::CacheLaunchError,
     host::HostError,
     isolate_run::IsolateError,
     relayout::RelayoutError,
+    throttle_watch::ThrottleError,
     wire_latency::Error,
 );
 
@@ -62,7 +64,8 @@ fn ask<E: ClassifiedError>(cause: &(dyn Error + 'static)) -> bool {
 
 /// The types that are asked. A cause in a chain of errors does not tell its traits, so its type has
 /// to be one of these.
-const ASKED: [fn(&(dyn Error + 'static)) -> bool; 11] = [
+const ASKED: [fn(&(dyn Error + 'static)) -> bool; 13] = [
+    ask::<agent::AgentError>,
     ask::<block_load::LoadError>,
     ask::<block_load::calibrate::CalibrateError>,
     ask::<block_server::launch::BlockLaunchError>,
@@ -72,6 +75,7 @@ const ASKED: [fn(&(dyn Error + 'static)) -> bool; 11] = [
     ask::<isolate_run::IsolateError>,
     ask::<perf_events::Error>,
     ask::<relayout::RelayoutError>,
+    ask::<throttle_watch::ThrottleError>,
     ask::<tuner::TunerError>,
     ask::<wire_latency::Error>,
 ];
@@ -102,11 +106,19 @@ mod tests {
     fn a_missing_privilege_is_found_below_other_errors() {
         let error = anyhow::Error::from(no_tracepoints()).context("the service");
         assert_eq!(exit_code(&error), 3);
+        for error in [
+            throttle_watch::ThrottleError::from(no_tracepoints()).into(),
+            agent::AgentError::from(no_tracepoints()).into(),
+        ] {
+            assert_eq!(exit_code(&error), 3, "{error}");
+        }
     }
 
     #[test]
     fn any_other_error_is_of_usage_or_configuration() {
         assert_eq!(exit_code(&anyhow::anyhow!("no such option")), 2);
+        let error: anyhow::Error = throttle_watch::ThrottleError::NothingRan.into();
+        assert_eq!(exit_code(&error), 2);
         let read = std::fs::read("/nowhere/at/all").context("a file");
         assert_eq!(exit_code(&read.unwrap_err()), 2);
     }
