@@ -1,6 +1,7 @@
-//! CPU throttling of a live service. [`observe`] watches a control group and says what holds it up,
-//! [`KnownService`] records it for `throttle::advice`, [`try_limit`] tries another limit, [`loadtest`]
-//! searches the load that it takes, and [`FleetQuery`] asks Prometheus about a whole fleet.
+//! CPU throttling of a live service. [`observe`] watches a control group and says what holds it
+//! up, and [`KnownService`] records it for `throttle::advice`. [`try_limit`] tries another limit.
+//! [`loadtest()`] searches the load that the service takes. [`FleetQuery`] asks Prometheus about a
+//! whole fleet.
 //!
 //! [`Tracepoints`] hands over the scheduler's events, [`collect()`] gives them to
 //! [`throttle::SchedTrace`] together with the counters of the group that has the limit, and

@@ -18,7 +18,8 @@ use crate::watch::observe_group;
 /// A condition, and what is said where it does not hold.
 macro_rules! ensure {
     ($condition:expr, $($reason:tt)*) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err(format!($($reason)*));
         }
     };
@@ -86,8 +87,8 @@ impl KnownService {
     /// Finds the group of a service, and records it for so many seconds.
     ///
     /// # Errors
-    /// There is no such group, another group has the limit, or the tracepoints cannot be read. After
-    /// a signal [`ThrottleError::Stopped`].
+    /// There is no such group, another group has the limit, or the tracepoints cannot be read.
+    /// After a signal [`ThrottleError::Stopped`].
     pub fn record(
         target: &ServiceTarget,
         seconds: f64,
