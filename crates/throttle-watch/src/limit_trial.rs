@@ -229,7 +229,7 @@ fn tried(options: &LimitTrialOptions, before: &CpuQuota) -> Result<CpuQuota, Thr
         return Err(wrong("--period-ms", must));
     }
     let cores = options.quota.unwrap_or_else(|| before.cores());
-    // Neither of a number that is none.
+    // NaN is no number of cores.
     if cores.is_nan() || cores <= 0.0 {
         return Err(wrong("--quota", "above 0".to_owned()));
     }
