@@ -26,6 +26,8 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "isolation",
     "qos",
     "isolate-run",
+    "throttle-watch",
+    "agent",
     "tuner",
     "coordinator",
     "dashboard",

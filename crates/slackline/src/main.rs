@@ -9,6 +9,7 @@ mod compare;
 mod completions;
 mod descriptors;
 mod done;
+mod exit_code;
 mod experiments;
 mod idle;
 mod isolate;
@@ -47,6 +48,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use done::CommandOutcome;
+use exit_code::exit_code;
 use output::{error_chain, message, print};
 use state_dir::{DEFAULT_STATE_DIR, shell_command};
 
@@ -172,48 +174,6 @@ fn main() -> ExitCode {
             ExitCode::from(exit_code(&error))
         }
     }
-}
-
-/// The exit code of an error: 3 where a privilege or a kernel feature is missing.
-fn exit_code(error: &anyhow::Error) -> u8 {
-    use ::relayout::RelayoutError;
-    use block_load::LoadError;
-    use block_load::calibrate::CalibrateError;
-    use block_server::launch::BlockLaunchError as BlockError;
-    use cache_server::launch::CacheLaunchError as CacheError;
-    use host::HostError;
-    use isolate_run::IsolateError;
-
-    let is_missing = has_cause(error, HostError::is_missing_privilege)
-        || has_cause(
-            error,
-            |error| matches!(error, dispatch::Error::Host(error) if error.is_missing_privilege()),
-        )
-        || has_cause(
-            error,
-            |error| matches!(error, tuner::TunerError::Host(error) if error.is_missing_privilege()),
-        )
-        || has_cause(error, wire_latency::Error::is_missing_privilege)
-        || has_cause(error, |_: &perf_events::Error| true)
-        || has_cause(error, RelayoutError::is_missing_privilege)
-        || has_cause(error, CacheError::is_missing_privilege)
-        || has_cause(error, BlockError::is_missing_privilege)
-        || has_cause(error, LoadError::is_missing_privilege)
-        || has_cause(
-            error,
-            |error| matches!(error, CalibrateError::Load(error) if error.is_missing_privilege()),
-        )
-        || has_cause(error, IsolateError::is_missing_privilege);
-    if is_missing { 3 } else { 2 }
-}
-
-/// Whether the first cause of this type is such a one.
-fn has_cause<E: std::error::Error + Send + Sync + 'static>(
-    error: &anyhow::Error,
-    is_such: impl Fn(&E) -> bool,
-) -> bool {
-    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<E>());
-    causes.next().is_some_and(is_such)
 }
 
 /// Says that knobs have values of a run that has not put them back: what `check` read is not what

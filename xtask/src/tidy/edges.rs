@@ -91,6 +91,25 @@ const EDGES: &[Edges] = &[
         reason: "the controllers' way to a host: sources, actuators, journal; tuner reads files with their lines",
     },
     Edges {
+        from: "throttle-watch",
+        to: &[
+            "host",
+            "http-client",
+            "load",
+            "paired-stats",
+            "perf-events",
+            "throttle",
+            "tuner",
+            "wire-latency",
+        ],
+        reason: "the way of throttle's models to a host: tracepoints, counters, loads, limits through the journal; tuner catches signals and reads other generators' reports",
+    },
+    Edges {
+        from: "agent",
+        to: &["host", "perf-events", "throttle", "throttle-watch"],
+        reason: "one thread that serves metrics: tracepoints and names of containers of throttle-watch, no loads and no trials",
+    },
+    Edges {
         from: "coordinator",
         to: &["bayes-opt", "host", "http-client", "tuner"],
         reason: "databases, and the thread that runs what they hold: `tune` needs neither",
@@ -140,6 +159,7 @@ const EDGES: &[Edges] = &[
     Edges {
         from: "slackline",
         to: &[
+            "agent",
             "bayes-opt",
             "block-load",
             "block-server",
@@ -158,6 +178,7 @@ const EDGES: &[Edges] = &[
             "qos",
             "relayout",
             "throttle",
+            "throttle-watch",
             "tuner",
             "wire-latency",
         ],

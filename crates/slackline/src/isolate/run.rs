@@ -9,7 +9,6 @@ use isolate_run::{IsolationStatus, RunOptions, Watcher};
 use sd_notify::NotifyState;
 
 use super::{metrics, text};
-use crate::agent::server;
 use crate::done::CommandOutcome;
 use crate::output::message;
 
@@ -51,7 +50,7 @@ impl Watcher for Teller {
 
     fn step(&mut self, status: &IsolationStatus) {
         if let Some(listener) = &self.listener {
-            server::answer_all(listener, || metrics::page(status));
+            agent::answer_all(listener, || metrics::page(status));
         }
     }
 

@@ -3,22 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use host::Roots;
-use serde::{Deserialize, Serialize};
 use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
-use throttle::{Limit, LimitedHost, LimitedService};
+use throttle_watch::{ExperimentLoad, KnownService, PoolExperiment, ThrottleError};
 use tuner::process::Interrupt;
 
-use super::collect::{Collected, Jobs};
-use super::target::{Watched, ensure_own_limit, group_of, named};
+use super::page;
+use super::target::Watched;
 use super::text::time;
-use super::{experiment, page, runtimes, watch};
 use crate::done::CommandOutcome;
 use crate::output::message;
 use crate::table::table;
-
-/// A recording that lost more than this share of its switches says little about demands.
-const MISSED_SHARE: f64 = 0.05;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -69,34 +63,6 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
 }
 
-/// The most CPU time a period, in µs (kernel/sched/sched.h, MAX_BW: 44 bits).
-const QUOTA_MAX_US: u64 = (1 << 44) - 1;
-/// The most threads of a host (include/linux/threads.h, PID_MAX_LIMIT).
-const THREADS_MAX: usize = 4 << 20;
-/// Jobs a second, beyond which the simulator takes hours. A choice of this command.
-const JOBS_PER_S_MAX: f64 = 1e6;
-
-/// The most CPU time of a job, in µs: an hour, as long as a recording may be.
-const DEMAND_MAX_US: f64 = 3.6e9;
-/// The longest recording that is taken in, in µs: a day.
-const DURATION_MAX_US: f64 = 8.64e10;
-
-/// A service with its limit and host, recorded or described.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Known {
-    pub(super) host: LimitedHost,
-    pub(super) limit: Limit,
-    // A `Recording`, field by field: flattened, it would let misspelt keys pass.
-    #[serde(default)]
-    duration_us: f64,
-    service: LimitedService,
-    #[serde(default)]
-    latencies_us: Vec<Vec<f64>>,
-    #[serde(default)]
-    left_out: u64,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     ensure!(
         arguments.duration_s >= 1.0 && arguments.duration_s <= 3600.0,
@@ -116,15 +82,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         arguments.html.as_deref(),
     ])?;
     let (known, group) = match (&arguments.service, &arguments.watched) {
-        (Some(path), _) => (read(path)?, None),
+        (Some(path), _) => (KnownService::read(path)?, None),
         (None, Some(watched)) => {
-            let roots = Roots::default();
-            let group = group_of(&roots, watched)?;
-            // Others may use it, too: their jobs belong to the recording.
-            ensure_own_limit(&roots, &group, "for advice on")?;
-            match record(arguments, &group)? {
-                Ok(known) => (known, Some(group)),
-                Err(done) => return Ok(done),
+            let target = watched.target()?;
+            let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+            let seconds = arguments.duration_s;
+            match KnownService::record(&target, seconds, &interrupt, &message) {
+                Err(ThrottleError::Stopped { signal }) => {
+                    return Ok(CommandOutcome::Signal(signal));
+                }
+                recorded => recorded.map(|(known, group)| (known, Some(group)))?,
             }
         }
         (None, None) => {
@@ -161,13 +128,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         &arguments.url,
         arguments.rate,
     ) {
-        experiment::write(
-            path,
-            group,
-            &advice,
-            &question,
-            &experiment::Load { url, rate },
-        )?;
+        let load = ExperimentLoad { url, rate };
+        let experiment = PoolExperiment::of(group, &advice, &question, &load)?;
+        write_experiment(path, &experiment)?;
     }
     Ok(
         if advice.unreliable.is_none()
@@ -180,189 +143,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     )
 }
 
-fn read(path: &Path) -> anyhow::Result<Known> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
-    // The path of keys leads to the place; a line does not, where all is in one.
-    let mut json = serde_json::Deserializer::from_str(&text);
-    let known: Known = serde_path_to_error::deserialize(&mut json)
-        .with_context(|| format!("{}", path.display()))?;
-    json.end().with_context(|| format!("{}", path.display()))?;
-    known
-        .check()
-        .with_context(|| format!("{}", path.display()))?;
-    Ok(known)
-}
-
-/// Records the group; a signal ends everything.
-fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, CommandOutcome>> {
-    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
-    let seconds = arguments.duration_s;
-    message(&format!("Recording {seconds} s of {}…", named(group)));
-    let (report, collected) =
-        watch::observe_group(group.to_owned(), seconds, Jobs::Recorded, &mut goes_on)?;
-    if let Some(signal) = interrupt.signal() {
-        return Ok(Err(CommandOutcome::Signal(signal)));
-    }
-    message(&report.verdict.sentence);
-    let mut recording = collected.schedule.recording(collected.end_ns);
-    let switches: u64 = report.observed.names.values().map(|by| by.waits).sum();
-    let missed = report.observed.gaps + report.lost_events;
-    if missed as f64 > MISSED_SHARE * switches as f64 {
+/// Writes the specification, and says what is left to fill in.
+fn write_experiment(path: &Path, experiment: &PoolExperiment) -> anyhow::Result<()> {
+    std::fs::write(path, &experiment.text).with_context(|| format!("{}", path.display()))?;
+    message(&format!(
+        "The experiment is in {}: slackline check it, then slackline tune.",
+        path.display()
+    ));
+    for (pool, parameter) in &experiment.unset_sizes {
         message(&format!(
-            "{missed} of about {switches} switches were not seen: the jobs' CPU times are blurred."
+            "Its command does not say how many {pool} threads there are: put {{{parameter}}} where the service reads it."
         ));
     }
-    let limit = report.limit.with_context(|| {
-        format!(
-            "{} has no CPU quota, nor has a group above it: nothing is throttled",
-            named(group)
-        )
-    })?;
-    runtimes::name_worker_settings(&Roots::default(), group, &mut recording.service.pools);
-    runtimes::size_go_pools(
-        &Roots::default(),
-        group,
-        &mut recording.service.pools,
-        limit.in_cores().unwrap_or(f64::INFINITY),
-        report.cpus,
-    );
-    Ok(Ok(Known {
-        host: LimitedHost::new(report.cpus),
-        limit,
-        duration_us: recording.duration_us,
-        service: recording.service,
-        latencies_us: recording.latencies_us,
-        left_out: recording.left_out,
-    }))
-}
-
-impl Known {
-    fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            (1..=4096).contains(&self.host.cpus),
-            "host.cpus must be between 1 and 4096"
+    if !experiment.is_port_in_command {
+        message(
+            "Its command names no port of the URL: both sides would use the same one. Put {port} where it reads it.",
         );
-        ensure!(
-            self.host.tick_us > 0 && self.host.turn_us > 0,
-            "host.tick_us and host.turn_us must be above 0"
-        );
-        ensure!(
-            (1000..=1_000_000).contains(&self.limit.period_us),
-            "limit.period_us must be between 1000 and 1000000, as the kernel has it"
-        );
-        let quota_us = self.limit.quota_us.unwrap_or(0);
-        ensure!(
-            self.limit.quota_us.is_none() || (1000..=QUOTA_MAX_US).contains(&quota_us),
-            "limit.quota_us must be between 1000 and {QUOTA_MAX_US}, as the kernel has it"
-        );
-        ensure!(
-            self.limit.burst_us <= quota_us,
-            "limit.burst_us may not be above limit.quota_us"
-        );
-        for (index, pool) in self.service.pools.iter().enumerate() {
-            let at = || format!("service.pools[{index}] ({})", pool.name);
-            ensure!(
-                (1..=THREADS_MAX).contains(&pool.threads),
-                "{}: threads must be above 0, and at most {THREADS_MAX}",
-                at()
-            );
-            if let throttle::Work::Batches { every_us, .. } = &pool.work {
-                ensure!(*every_us > 0.0, "{}: every_us must be above 0", at());
-            }
-            ensure!(
-                (0.0..=JOBS_PER_S_MAX).contains(&jobs_per_s(&pool.work)),
-                "{}: there may be 0 to {JOBS_PER_S_MAX} jobs a second",
-                at()
-            );
-            ensure!(
-                has_demands(&pool.work),
-                "{}: the CPU time of a job must be between 0 and {DEMAND_MAX_US} µs",
-                at()
-            );
-            if let throttle::Work::Recorded(jobs) = &pool.work {
-                ensure!(
-                    jobs.iter().all(|job| job.at_us >= 0.0),
-                    "{}: at_us counts from the beginning: it must not be below 0",
-                    at()
-                );
-                ensure!(
-                    jobs.is_sorted_by(|a, b| a.at_us <= b.at_us),
-                    "{}: the jobs must be in order of at_us",
-                    at()
-                );
-                ensure!(
-                    self.duration_us > 0.0 && self.duration_us <= DURATION_MAX_US,
-                    "{}: recorded jobs need duration_us, above 0 and at most {DURATION_MAX_US}",
-                    at()
-                );
-            }
-        }
-        Ok(())
     }
-
-    pub(super) fn question(
-        &self,
-        pool: Option<&str>,
-        objective_ms: Option<f64>,
-    ) -> anyhow::Result<AdviceInput<'_>> {
-        let pools = &self.service.pools;
-        let names = || {
-            let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-            names.join(", ")
-        };
-        let jobs = |index: &usize| match &pools[*index].work {
-            throttle::Work::Recorded(jobs) => jobs.len() as f64,
-            described => jobs_per_s(described),
-        };
-        let is_runtimes =
-            |pool: &throttle::ThreadPool| throttle::RuntimePool::of(&pool.name).is_some();
-        let index = match pool {
-            Some(name) => pools
-                .iter()
-                .position(|pool| pool.name == name)
-                .with_context(|| format!("no pool is named {name:?}; there are {}", names()))?,
-            // Requests are what the threads of a pool do most often; a single thread hands them
-            // out.
-            None => (0..pools.len())
-                .max_by(|a, b| {
-                    let key =
-                        |index: &usize| pools[*index].threads > 1 && !is_runtimes(&pools[*index]);
-                    key(a).cmp(&key(b)).then(jobs(a).total_cmp(&jobs(b)))
-                })
-                .context("no thread of the group did anything: is it under load?")?,
-        };
-        Ok(AdviceInput {
-            service: &self.service,
-            duration_us: self.duration_us,
-            latencies_us: self.latencies_us.get(index).map_or(&[], Vec::as_slice),
-            host: self.host,
-            limit: self.limit,
-            pool: index,
-            objective_us: objective_ms.map(|ms| 1000.0 * ms),
-            shards: None,
-        })
-    }
-}
-
-/// Of a described pool; a recorded one has what it had.
-fn jobs_per_s(work: &throttle::Work) -> f64 {
-    match work {
-        throttle::Work::Recorded(_) => 0.0,
-        throttle::Work::Random { per_s, .. } => *per_s,
-        throttle::Work::Batches { every_us, jobs, .. } => *jobs as f64 * 1e6 / every_us,
-    }
-}
-
-/// Whether each of a pool's jobs has a CPU time that can be simulated.
-fn has_demands(work: &throttle::Work) -> bool {
-    let is_demand = |us: f64| (0.0..=DEMAND_MAX_US).contains(&us);
-    match work {
-        throttle::Work::Recorded(jobs) => jobs.iter().all(|job| is_demand(job.cpu_us)),
-        throttle::Work::Random { demand, .. } | throttle::Work::Batches { demand, .. } => {
-            is_demand(demand.mean_us())
-        }
-    }
+    Ok(())
 }
 
 fn text(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> String {

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::layout::Rect;
+use throttle_watch::{
+    Collected, GroupWatch, Jobs, LatencyMoment, PortLatency, RequestLatency, RequestMonitor,
+    WatchReport, collect, named,
+};
 use tuner::process::Interrupt;
 
-use super::collect::{self, Collected, Jobs};
-use super::report::{Report, Watch};
-use super::requests::{Latency, Moment, OfPort, Requests};
-use super::target::named;
 use super::text;
 use crate::live::{self, DRAW_EVERY, Key, LINE_ROWS, Line};
+use crate::output::message;
 
 /// Rows of the line of recent windows, with its frame.
 const RECENT_ROWS: u16 = 6;
@@ -21,10 +22,11 @@ const RECENT_ROWS: u16 = 6;
 pub(super) fn run(
     group: &str,
     duration_s: f64,
-    of_port: &OfPort,
+    of_port: Option<&PortLatency>,
     interrupt: &Interrupt,
-) -> anyhow::Result<Report> {
-    let mut requests = Requests::watch(of_port, group)?;
+) -> anyhow::Result<WatchReport> {
+    let requests = of_port.map(|of| RequestMonitor::start(of, group));
+    let mut requests = requests.transpose()?;
     live::on_screen(|terminal| watch(terminal, group, duration_s, &mut requests, interrupt))
 }
 
@@ -32,17 +34,17 @@ fn watch(
     terminal: &mut DefaultTerminal,
     group: &str,
     duration_s: f64,
-    requests: &mut Option<Requests>,
+    requests: &mut Option<RequestMonitor>,
     interrupt: &Interrupt,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<WatchReport> {
     let end = Instant::now() + Duration::from_secs_f64(duration_s);
     loop {
-        let mut watch = Watch::begin(group.to_owned())?;
+        let mut watch = GroupWatch::begin(group.to_owned())?;
         let mut pressed = None;
         let mut drawn: Option<Instant> = None;
         let left = end.saturating_duration_since(Instant::now());
         let limited_by = watch.limited_by().to_owned();
-        let collected = collect::collect(group, &limited_by, left, Jobs::Summed, &mut |seen| {
+        let mut show = |seen: &Collected| {
             pressed = live::key(Duration::ZERO)?;
             if let Some(requests) = requests.as_mut() {
                 requests.note(seen);
@@ -53,7 +55,20 @@ fn watch(
                 draw(terminal, &report, seen)?;
             }
             Ok(pressed.is_none() && interrupt.signal().is_none())
-        })?;
+        };
+        let mut failed: Option<anyhow::Error> = None;
+        let mut goes_on = |seen: &Collected| match show(seen) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        };
+        let jobs = Jobs::Summed;
+        let collected = collect(group, &limited_by, left, jobs, &mut goes_on, &message)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         if !matches!(pressed, Some(Key::Restart)) {
             return Ok(report(&mut watch, &collected, requests.as_ref()));
         }
@@ -64,13 +79,21 @@ fn watch(
 }
 
 /// What is to be said by now, with the latency of the requests.
-fn report(watch: &mut Watch, seen: &Collected, requests: Option<&Requests>) -> Report {
+fn report(
+    watch: &mut GroupWatch,
+    seen: &Collected,
+    requests: Option<&RequestMonitor>,
+) -> WatchReport {
     let mut report = watch.report(seen);
-    report.latency = requests.map(Requests::report);
+    report.latency = requests.map(RequestMonitor::report);
     report
 }
 
-fn draw(terminal: &mut DefaultTerminal, report: &Report, seen: &Collected) -> anyhow::Result<()> {
+fn draw(
+    terminal: &mut DefaultTerminal,
+    report: &WatchReport,
+    seen: &Collected,
+) -> anyhow::Result<()> {
     terminal.draw(|frame| {
         let text = text::report(report);
         match &report.latency {
@@ -88,7 +111,7 @@ fn draw(terminal: &mut DefaultTerminal, report: &Report, seen: &Collected) -> an
 }
 
 /// The cores in use in the last windows, in hundredths.
-fn recent_cores(area: Rect, report: &Report, seen: &Collected) -> Line {
+fn recent_cores(area: Rect, report: &WatchReport, seen: &Collected) -> Line {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     let recent = seen.schedule.recent_cores(seen.end_ns, live::shown(area));
     let most = recent.iter().copied().fold(quota.unwrap_or(1.0), f64::max);
@@ -108,7 +131,7 @@ fn recent_cores(area: Rect, report: &Report, seen: &Collected) -> Line {
 }
 
 /// Latency and cores in use, over the same seconds.
-fn latency_and_cores(area: Rect, report: &Report, latency: &Latency) -> [Line; 2] {
+fn latency_and_cores(area: Rect, report: &WatchReport, latency: &RequestLatency) -> [Line; 2] {
     let first = latency.moments.len().saturating_sub(live::shown(area));
     let moments = &latency.moments[first..];
     let seconds = moments.len();
@@ -118,7 +141,7 @@ fn latency_and_cores(area: Rect, report: &Report, latency: &Latency) -> [Line; 2
         .iter()
         .map(|moment| moment.cores)
         .fold(0.0, f64::max);
-    let line = |title: String, value: fn(&Moment) -> f64| Line {
+    let line = |title: String, value: fn(&LatencyMoment) -> f64| Line {
         title,
         values: moments
             .iter()

@@ -2,19 +2,13 @@
 
 mod advise;
 mod apply;
-mod collect;
-mod experiment;
 mod fleet;
+mod latency;
 mod live;
 mod loadtest;
 mod page;
-mod report;
-mod requests;
-mod runtimes;
-mod shell;
 mod target;
 mod text;
-pub(crate) mod tracepoints;
 mod watch;
 
 pub(crate) use target::{Watched, group_of, process_number};

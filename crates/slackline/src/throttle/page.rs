@@ -4,16 +4,15 @@ use std::fmt::Write as _;
 
 use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
+use throttle_watch::{LatencyMoment, RequestLatency, WatchReport};
 
-use super::report::Report;
-use super::requests::{Latency, Moment};
 use crate::page::{Column, columns, escaped};
 use crate::timeline::{Line, timeline};
 
 pub(super) use crate::page::{paragraphs, table, write};
 
 /// A watch: the verdict, the histogram, the pools.
-pub(super) fn watch(report: &Report) -> String {
+pub(super) fn watch(report: &WatchReport) -> String {
     let notes = report.runtimes.iter().map(|note| format!("Note: {note}."));
     let said: Vec<String> = std::iter::once(report.verdict.sentence.clone())
         .chain(notes)
@@ -29,11 +28,11 @@ pub(super) fn watch(report: &Report) -> String {
 }
 
 /// Latency and cores in use, one above the other over the same seconds.
-fn time_line(latency: &Latency) -> String {
+fn time_line(latency: &RequestLatency) -> String {
     let moments = &latency.moments;
     let begin_s = moments.first().map_or(0.0, |first| first.at_s);
     let end_s = moments.last().map_or(0.0, |last| last.at_s) - begin_s;
-    let line = |value: &dyn Fn(&Moment) -> Option<f64>, is_over| Line {
+    let line = |value: &dyn Fn(&LatencyMoment) -> Option<f64>, is_over| Line {
         points: moments
             .iter()
             .filter_map(|moment| Some((moment.at_s - begin_s, value(moment)?)))
@@ -45,7 +44,7 @@ fn time_line(latency: &Latency) -> String {
     let of = format!("p{} of each second's requests", latency.percentile);
     format!(
         "<h2>Latency beside the cores in use</h2>\n{}{}\n{}\n",
-        paragraphs(&[super::requests::sentence(latency)]),
+        paragraphs(&[super::latency::sentence(latency)]),
         timeline(&of, "ms", &[tail], None, end_s, &[]),
         timeline(
             "Cores in use, each second's mean",
@@ -59,7 +58,7 @@ fn time_line(latency: &Latency) -> String {
 }
 
 /// Watches side by side, each with a heading.
-pub(super) fn side_by_side(sides: &[(&str, &Report)]) -> String {
+pub(super) fn side_by_side(sides: &[(&str, &WatchReport)]) -> String {
     let bins = widest(sides.iter().map(|(_, report)| &report.observed.cores));
     beside(
         sides
@@ -97,7 +96,7 @@ fn beside<'a>(sides: impl Iterator<Item = (&'a str, String)>) -> String {
     html + "</div>\n"
 }
 
-fn histogram(report: &Report, bins: usize) -> String {
+fn histogram(report: &WatchReport, bins: usize) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     let throttled = super::text::throttled(report);
     let runnable = super::text::runnable(report);

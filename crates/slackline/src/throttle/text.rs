@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use throttle::{BIN_CORES, Cores};
+use throttle_watch::{WatchReport, named};
 
-use super::report::Report;
-use super::target::named;
 use crate::table::table;
 
 /// Rows of the histogram.
@@ -15,7 +14,7 @@ const BAR: f64 = 50.0;
 /// Thread names that are listed.
 const NAMES_MAX: usize = 12;
 
-pub(super) fn report(report: &Report) -> String {
+pub(super) fn report(report: &WatchReport) -> String {
     let mut text = format!("{}\n\n", report.verdict.sentence);
     for note in &report.runtimes {
         let _ = writeln!(text, "Note: {note}.\n");
@@ -61,14 +60,14 @@ pub(super) fn report(report: &Report) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     text.push_str(&histogram(&report.observed.cores, quota));
     if let Some(latency) = &report.latency {
-        text.push_str(&super::requests::text(latency));
+        text.push_str(&super::latency::text(latency));
     }
     text.push_str(&names(report));
     text
 }
 
 /// What was throttled, in words.
-pub(super) fn throttled(report: &Report) -> String {
+pub(super) fn throttled(report: &WatchReport) -> String {
     report.counters.as_ref().map_or_else(
         || "the group's counters cannot be read".to_owned(),
         |counters| {
@@ -84,7 +83,7 @@ pub(super) fn throttled(report: &Report) -> String {
 }
 
 /// Threads that want to run, in words.
-pub(super) fn runnable(report: &Report) -> String {
+pub(super) fn runnable(report: &WatchReport) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     format!(
         "{:.2} on average, {} at most: {:.2} per core of {}",
@@ -96,7 +95,7 @@ pub(super) fn runnable(report: &Report) -> String {
 }
 
 /// A watch in short: cores in use with the quota marked, and what was throttled.
-pub(super) fn watched(name: &str, report: &Report) -> String {
+pub(super) fn watched(name: &str, report: &WatchReport) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     format!(
         "{name}\ncores in use, windows of 10 ms\n{}throttled {}\nwant to run: {}\n",
@@ -208,7 +207,7 @@ fn histogram(cores: &Cores, quota: Option<f64>) -> String {
     text
 }
 
-fn names(report: &Report) -> String {
+fn names(report: &WatchReport) -> String {
     let rows: Vec<_> = name_rows(report).collect();
     if rows.is_empty() {
         return "\nNo thread of the group ran.\n".to_owned();
@@ -238,7 +237,7 @@ pub(super) const NAME_HEAD: [&str; 7] = [
 ];
 
 /// What the threads of each name did; those that used most CPU time first.
-pub(super) fn name_rows(report: &Report) -> impl Iterator<Item = Vec<String>> {
+pub(super) fn name_rows(report: &WatchReport) -> impl Iterator<Item = Vec<String>> {
     let mut names: Vec<_> = report
         .observed
         .names

@@ -2,18 +2,17 @@
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use host::Roots;
+use throttle_watch::{named, observe};
 use tuner::process::Interrupt;
 
-use super::collect::{self, Collected, Jobs};
-use super::report::{Report, Watch};
-use super::requests::{OfPort, Requests};
-use super::target::{Watched, group_of, named};
+use super::latency::OfPort;
+use super::target::{Watched, group_of};
 use super::{live, page, text};
 use crate::done::CommandOutcome;
+use crate::output::message;
 
 /// A day.
 const LONGEST_S: f64 = 86_400.0;
@@ -52,16 +51,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     );
     crate::output::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let of_port = arguments.of_port.wanted();
     let report = if arguments.live {
         let group = group_of(&Roots::default(), &arguments.watched)?;
-        live::run(&group, duration_s, &arguments.of_port, &interrupt)?
+        live::run(&group, duration_s, of_port.as_ref(), &interrupt)?
     } else {
-        observe_with(
-            &arguments.watched,
-            &arguments.of_port,
-            duration_s,
-            &interrupt,
-        )?
+        let target = arguments.watched.target()?;
+        observe(&target, of_port.as_ref(), duration_s, &interrupt, &message)?
     };
     let text = text::report(&report);
     crate::output::publish(arguments.json.as_deref(), &report, &text, "Everything")?;
@@ -73,59 +69,4 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         Some(signal) => CommandOutcome::Signal(signal),
         None => CommandOutcome::Positive,
     })
-}
-
-/// Watches for so many seconds, or until a signal comes.
-pub(super) fn observe(
-    watched: &Watched,
-    duration_s: f64,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Report> {
-    observe_with(watched, &OfPort::default(), duration_s, interrupt)
-}
-
-/// The same, with the latency of a port's requests.
-fn observe_with(
-    watched: &Watched,
-    of_port: &OfPort,
-    duration_s: f64,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Report> {
-    let roots = Roots::default();
-    let group = group_of(&roots, watched)?;
-    let mut requests = Requests::watch(of_port, &group)?;
-    let started = |pid| host::start_time(&roots, pid).ok();
-    let began = watched.pid.map(started);
-    let mut goes_on = |seen: &Collected| {
-        if let Some(requests) = &mut requests {
-            requests.note(seen);
-        }
-        Ok(interrupt.signal().is_none())
-    };
-    let (mut report, collected) = observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?;
-    report.latency = requests.map(|mut requests| {
-        requests.note(&collected);
-        requests.report()
-    });
-    if let (Some(pid), Some(began)) = (watched.pid, began)
-        && started(pid) != began
-    {
-        crate::output::message(&format!(
-            "Process {pid} ended meanwhile, and its number may be another's by now; what follows is of its control group."
-        ));
-    }
-    Ok(report)
-}
-
-/// Watches a group, and hands over what was collected beside what is said of it.
-pub(super) fn observe_group(
-    group: String,
-    duration_s: f64,
-    jobs: Jobs,
-    goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
-) -> anyhow::Result<(Report, Collected)> {
-    let mut watch = Watch::begin(group)?;
-    let duration = Duration::from_secs_f64(duration_s);
-    let collected = collect::collect(&watch.group, watch.limited_by(), duration, jobs, goes_on)?;
-    Ok((watch.report(&collected), collected))
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use throttle::fleet::FleetFinding;
+use throttle_watch::FleetReport;
 
-use super::report::Report;
 use super::text::{
     GIVING_HEAD, THROTTLED_HEAD, giving, giving_row, summary, throttled, throttled_row,
 };
@@ -19,7 +19,7 @@ const MORE_AT: f64 = 0.75;
 /// Upper bounds of the classes of the fleet figure: threads that want to run per reserved core.
 const PER_CORE: [f64; 9] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 
-pub(super) fn html(report: &Report, top: usize) -> String {
+pub(super) fn html(report: &FleetReport, top: usize) -> String {
     let mut page = paragraphs(&summary(report));
     page.push_str("<h2>Threads that want to run per reserved core</h2>\n");
     page.push_str(&per_core(report));
@@ -59,7 +59,7 @@ pub(super) fn html(report: &Report, top: usize) -> String {
 }
 
 /// The fleet figure: how many services have so many threads per reserved core.
-fn per_core(report: &Report) -> String {
+fn per_core(report: &FleetReport) -> String {
     let mut counts = vec![0_u32; PER_CORE.len() + 1];
     for per_core in &report.fleet.runnable_per_core {
         counts[PER_CORE.partition_point(|bound| per_core > bound)] += 1;

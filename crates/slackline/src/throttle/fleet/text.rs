@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use throttle::fleet::{FleetFinding, SavingState};
+use throttle_watch::FleetReport;
 
-use super::report::Report;
 use crate::table::table;
 
 /// What all services together do, in sentences.
-pub(super) fn summary(report: &Report) -> Vec<String> {
+pub(super) fn summary(report: &FleetReport) -> Vec<String> {
     let fleet = &report.fleet;
     let count = |state| fleet.in_state(state).count();
     let standing: f64 = throttled(report)
@@ -70,7 +70,7 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
 }
 
 /// Those in which threads stand still because of a quota, worst first.
-pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &FleetFinding> {
+pub(super) fn throttled(report: &FleetReport) -> impl Iterator<Item = &FleetFinding> {
     let services = report.fleet.services.iter();
     services.filter(|finding| {
         matches!(
@@ -80,7 +80,7 @@ pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &FleetFinding> 
     })
 }
 
-pub(super) fn text(report: &Report, top: usize) -> String {
+pub(super) fn text(report: &FleetReport, top: usize) -> String {
     let mut text = summary(report).join("\n") + "\n";
     let mut head = THROTTLED_HEAD.to_vec();
     head.insert(STANDING_AT, "stand still");
@@ -124,7 +124,7 @@ pub(super) const THROTTLED_HEAD: [&str; 8] = [
 const STANDING_AT: usize = 6;
 
 /// A throttled service, for a table.
-pub(super) fn throttled_row(report: &Report, finding: &FleetFinding) -> Vec<String> {
+pub(super) fn throttled_row(report: &FleetReport, finding: &FleetFinding) -> Vec<String> {
     let service = &finding.service;
     let worst = report.worst.get(&service.name);
     vec![
@@ -160,7 +160,7 @@ pub(super) fn giving_row(finding: &FleetFinding, unit: &str) -> Vec<String> {
 }
 
 /// Those that could give something back, most first.
-pub(super) fn giving(report: &Report) -> Vec<&FleetFinding> {
+pub(super) fn giving(report: &FleetReport) -> Vec<&FleetFinding> {
     let mut giving: Vec<&FleetFinding> = report.fleet.in_state(SavingState::Roomy).collect();
     giving.sort_by(|a, b| b.give_back_cores.total_cmp(&a.give_back_cores));
     giving
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_throttled_no_thread_stands_still() {
-        let report = Report {
+        let report = FleetReport {
             prometheus: String::new(),
             window_s: 60,
             at: None,

@@ -8,14 +8,14 @@ use host::{
 };
 use throttle::{Group, Shares};
 
-use super::names::Names;
+use crate::names::Names;
 
 /// One service.
-pub(super) struct Service {
-    pub(super) found: ServiceGroup,
+pub(crate) struct Service {
+    pub(crate) found: ServiceGroup,
     /// What limits it: itself or an ancestor.
-    pub(super) limit: Option<TightestQuota>,
-    pub(super) traced: Traced,
+    pub(crate) limit: Option<TightestQuota>,
+    pub(crate) traced: Traced,
     usage: CgroupReader,
     /// The group that has the limit counts what it throttles.
     limited: Option<CgroupReader>,
@@ -23,27 +23,27 @@ pub(super) struct Service {
 
 /// Sums over all times that it was traced.
 #[derive(Default)]
-pub(super) struct Traced {
-    pub(super) seconds: f64,
-    pub(super) shares: Shares,
-    pub(super) runnable_s: f64,
-    pub(super) waits: u64,
-    pub(super) waited_s: f64,
+pub(crate) struct Traced {
+    pub(crate) seconds: f64,
+    pub(crate) shares: Shares,
+    pub(crate) runnable_s: f64,
+    pub(crate) waits: u64,
+    pub(crate) waited_s: f64,
     /// Of the last time only.
-    pub(super) runnable_per_core: f64,
-    pub(super) threads: usize,
+    pub(crate) runnable_per_core: f64,
+    pub(crate) threads: usize,
 }
 
 /// What a service's counters say.
-pub(super) struct Counted {
-    pub(super) usage: CgroupSample,
+pub(crate) struct Counted {
+    pub(crate) usage: CgroupSample,
     /// Of the group that has the limit.
-    pub(super) limited: Option<CgroupSample>,
+    pub(crate) limited: Option<CgroupSample>,
 }
 
 impl Service {
     /// Reads its counters; `None` of one that has vanished, or whose files are not as expected.
-    pub(super) fn count(&mut self) -> Option<Counted> {
+    pub(crate) fn count(&mut self) -> Option<Counted> {
         let usage = self.usage.sample().ok()?;
         let limited = match (&self.limit, &mut self.limited) {
             (None, _) => None,
@@ -54,7 +54,7 @@ impl Service {
     }
 
     /// Cores that it may use.
-    pub(super) fn cores(&self, cpus: usize) -> f64 {
+    pub(crate) fn cores(&self, cpus: usize) -> f64 {
         self.limit
             .as_ref()
             .map_or(cpus as f64, |limit| limit.quota.cores())
@@ -62,11 +62,11 @@ impl Service {
 }
 
 /// All services of this host, up to a bound.
-pub(super) struct Services {
-    pub(super) all: Vec<Service>,
+pub(crate) struct Services {
+    pub(crate) all: Vec<Service>,
     /// Groups that are services and were left out because there are too many.
-    pub(super) left_out: usize,
-    pub(super) cpus: usize,
+    pub(crate) left_out: usize,
+    pub(crate) cpus: usize,
     roots: Roots,
     hierarchies: Hierarchies,
     names: Names,
@@ -75,7 +75,7 @@ pub(super) struct Services {
 
 impl Services {
     /// Finds the services of now.
-    pub(super) fn find(roots: Roots, names: Names, max: usize) -> Result<Self, HostError> {
+    pub(crate) fn find(roots: Roots, names: Names, max: usize) -> Result<Self, HostError> {
         let mut services = Self {
             all: Vec::new(),
             left_out: 0,
@@ -91,7 +91,7 @@ impl Services {
 
     /// Takes in what is new and lets go what has vanished; limits are read again. Those that are
     /// known stay, so that groups that come and go do not push out others.
-    pub(super) fn look_again(&mut self) -> Result<(), HostError> {
+    pub(crate) fn look_again(&mut self) -> Result<(), HostError> {
         self.hierarchies = Hierarchies::of(&self.roots);
         let found = host::service_groups(&self.hierarchies, &|group| self.names.of(group))?;
         let mut known: HashMap<String, Traced> = std::mem::take(&mut self.all)
@@ -129,7 +129,7 @@ impl Services {
     }
 
     /// The threads of each service; those of one that has vanished are none.
-    pub(super) fn threads(&mut self, mut take: impl FnMut(u32, usize)) {
+    pub(crate) fn threads(&mut self, mut take: impl FnMut(u32, usize)) {
         for (number, service) in self.all.iter_mut().enumerate() {
             let threads = service.found.threads(&self.hierarchies).unwrap_or_default();
             service.traced.threads = threads.len();
@@ -140,7 +140,7 @@ impl Services {
     }
 
     /// Adds what the tracepoints saw in so many windows, which together took `seconds`.
-    pub(super) fn add(&mut self, seen: &[Group], windows: u64, seconds: f64) {
+    pub(crate) fn add(&mut self, seen: &[Group], windows: u64, seconds: f64) {
         for (service, seen) in self.all.iter_mut().zip(seen) {
             let cores = service.cores(self.cpus);
             let traced = &mut service.traced;

@@ -5,21 +5,21 @@ use std::fmt::Write as _;
 
 use throttle::SHARE_BOUNDS;
 
-use super::services::{Counted, Service, Services};
+use crate::services::{Counted, Service, Services};
 
 /// Series of one service at most: the histogram has a class without bound, a sum and a count.
-pub(super) const SERIES_PER_SERVICE: usize = COUNTED.len() + TRACED.len() + SHARE_BOUNDS.len() + 3;
+pub(crate) const SERIES_PER_SERVICE: usize = COUNTED.len() + TRACED.len() + SHARE_BOUNDS.len() + 3;
 
 /// Series of the agent itself.
-pub(super) const SERIES_OF_AGENT: usize = 7;
+pub(crate) const SERIES_OF_AGENT: usize = 7;
 
 /// The agent itself.
-pub(super) struct Agent {
+pub(crate) struct Agent {
     /// Whether the tracepoints can be used.
-    pub(super) traces: bool,
+    pub(crate) traces: bool,
     /// How long they were followed.
-    pub(super) traced_s: f64,
-    pub(super) lost_events: u64,
+    pub(crate) traced_s: f64,
+    pub(crate) lost_events: u64,
 }
 
 /// A service with what its counters say now.
@@ -133,7 +133,7 @@ const TRACED: [Family; 6] = [
 ];
 
 /// Reads every counter and writes everything down.
-pub(super) fn exposition(services: &mut Services, agent: &Agent) -> String {
+pub(crate) fn exposition(services: &mut Services, agent: &Agent) -> String {
     let cpus = services.cpus;
     let (count, left_out) = (services.all.len(), services.left_out);
     let rows: Vec<Row> = services
@@ -270,7 +270,7 @@ mod tests {
     use host::Roots;
 
     use super::*;
-    use crate::agent::names::Names;
+    use crate::names::Names;
 
     const STAT: &str = "usage_usec 4000000\nuser_usec 3000000\nsystem_usec 1000000\nnr_periods 50\nnr_throttled 5\n\
                         throttled_usec 250000\n";

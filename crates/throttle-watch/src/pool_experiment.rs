@@ -4,23 +4,24 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
 use host::Roots;
 use throttle::advice::{Advice, AdviceInput};
 use throttle::{RuntimePool, ThreadPool};
 use tuner::template::literal;
 
-use super::runtimes::words;
-
-use crate::output::message;
+use crate::error::ThrottleError;
+use crate::runtimes::words;
 
 /// Pools whose sizes are searched: those that use most CPU time.
 const POOLS_MAX: usize = 3;
 
 /// A load for the experiment.
-pub(super) struct Load<'a> {
-    pub(super) url: &'a str,
-    pub(super) rate: f64,
+#[derive(Clone, Copy, Debug)]
+pub struct ExperimentLoad<'a> {
+    /// The URL that is loaded.
+    pub url: &'a str,
+    /// Requests a second.
+    pub rate: f64,
 }
 
 /// A pool's size as a parameter.
@@ -31,72 +32,78 @@ struct Size<'a> {
     is_in_command: bool,
 }
 
-/// Writes the specification, and says what is left to fill in.
-pub(super) fn write(
-    path: &Path,
-    group: &str,
-    advice: &Advice,
-    question: &AdviceInput<'_>,
-    load: &Load<'_>,
-) -> anyhow::Result<()> {
-    let roots = Roots::default();
-    let pid = busiest(&roots, group)?;
-    let read = |file: &str| std::fs::read(roots.proc(format!("{pid}/{file}"))).unwrap_or_default();
-    let words = words(&read("cmdline"));
-    let mut command: Vec<String> = words.iter().map(|word| literal(word)).collect();
-    let (port, url) = with_port(&literal(load.url))
-        .with_context(|| format!("{:?} is no URL with a port", load.url))?;
-    let mut sizes = Vec::new();
-    for pool in question
-        .service
-        .pools
-        .iter()
-        .filter(|pool| pool.threads > 1)
-        .take(POOLS_MAX)
-    {
-        let parameter = format!("{}_threads", identifier(&pool.name));
-        let is_in_command = put(&mut command, pool, &parameter);
-        sizes.push(Size {
-            parameter,
-            pool,
-            is_in_command,
-        });
-    }
-    let mut is_port_in_command = false;
-    for word in &mut command {
-        is_port_in_command |= replace_number(word, &port.to_string(), "{port}");
-    }
-    let directory = std::fs::read_link(roots.proc(format!("{pid}/cwd"))).unwrap_or_default();
-    let text = text(
-        group, advice, question, &url, load.rate, &sizes, &command, &directory,
-    );
-    std::fs::write(path, text).with_context(|| format!("{}", path.display()))?;
-    message(&format!(
-        "The experiment is in {}: slackline check it, then slackline tune.",
-        path.display()
-    ));
-    for size in sizes.iter().filter(|size| !size.is_in_command) {
-        message(&format!(
-            "Its command does not say how many {} threads there are: put {{{}}} where the service reads it.",
-            size.pool.name, size.parameter
-        ));
-    }
-    if !is_port_in_command {
-        message(
-            "Its command names no port of the URL: both sides would use the same one. Put {port} where it reads it.",
+/// A specification for `slackline tune`, and what is left to fill in.
+#[derive(Clone, Debug)]
+pub struct PoolExperiment {
+    /// The specification, in TOML.
+    pub text: String,
+    /// Pools whose size the command does not say, each with its parameter.
+    pub unset_sizes: Vec<(String, String)>,
+    /// Whether the command names the port of the URL.
+    pub is_port_in_command: bool,
+}
+
+impl PoolExperiment {
+    /// Pool sizes of the service in this group, under this load.
+    ///
+    /// # Errors
+    /// The group has no process any more, or the URL has no port.
+    pub fn of(
+        group: &str,
+        advice: &Advice,
+        question: &AdviceInput<'_>,
+        load: &ExperimentLoad<'_>,
+    ) -> Result<Self, ThrottleError> {
+        let roots = Roots::default();
+        let pid = busiest(&roots, group)?;
+        let read =
+            |file: &str| std::fs::read(roots.proc(format!("{pid}/{file}"))).unwrap_or_default();
+        let words = words(&read("cmdline"));
+        let mut command: Vec<String> = words.iter().map(|word| literal(word)).collect();
+        let (port, url) =
+            with_port(&literal(load.url)).ok_or_else(|| ThrottleError::UrlWithoutPort {
+                url: load.url.to_owned(),
+            })?;
+        let mut sizes = Vec::new();
+        let pools = question.service.pools.iter();
+        for pool in pools.filter(|pool| pool.threads > 1).take(POOLS_MAX) {
+            let parameter = format!("{}_threads", identifier(&pool.name));
+            let is_in_command = put(&mut command, pool, &parameter);
+            sizes.push(Size {
+                parameter,
+                pool,
+                is_in_command,
+            });
+        }
+        let mut is_port_in_command = false;
+        for word in &mut command {
+            is_port_in_command |= replace_number(word, &port.to_string(), "{port}");
+        }
+        let directory = std::fs::read_link(roots.proc(format!("{pid}/cwd"))).unwrap_or_default();
+        let text = text(
+            group, advice, question, &url, load.rate, &sizes, &command, &directory,
         );
+        let unset = sizes.into_iter().filter(|size| !size.is_in_command);
+        Ok(Self {
+            text,
+            unset_sizes: unset
+                .map(|size| (size.pool.name.clone(), size.parameter))
+                .collect(),
+            is_port_in_command,
+        })
     }
-    Ok(())
 }
 
 /// The process of the group that has most threads.
-fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
+fn busiest(roots: &Roots, group: &str) -> Result<u32, ThrottleError> {
     let threads =
         |pid: &u32| std::fs::read_dir(roots.proc(format!("{pid}/task"))).map_or(0, Iterator::count);
     host::processes_below(roots, group)?
         .into_iter()
         .max_by_key(threads)
-        .with_context(|| format!("no process is left in {group}"))
+        .ok_or_else(|| ThrottleError::Empty {
+            group: group.to_owned(),
+        })
 }
 
 /// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a

@@ -1,10 +1,9 @@
 //! Which control groups are services, and what they are called.
 
-use anyhow::Context as _;
 use globset::{GlobBuilder, GlobMatcher};
+use throttle_watch::container_id;
 
-/// Digits of a container's id that name it, as in `docker ps`.
-const ID_DIGITS: usize = 12;
+use crate::error::AgentError;
 
 /// A group that the user calls a service.
 struct Pattern {
@@ -14,44 +13,42 @@ struct Pattern {
 }
 
 /// The user's patterns, and what systemd and container runtimes make.
-pub(super) struct Names {
+pub(crate) struct Names {
     patterns: Vec<Pattern>,
 }
 
 impl Names {
     /// From texts such as `web=kubepods.slice/**/cri-containerd-*.scope` or `batch/*`.
-    pub(super) fn parse(texts: &[String]) -> anyhow::Result<Self> {
+    pub(crate) fn parse(texts: &[String]) -> Result<Self, AgentError> {
         let parse = |text: &String| {
             let (name, glob) = match text.split_once('=') {
                 Some((name, glob)) => (Some(name.to_owned()), glob),
                 None => (None, text.as_str()),
             };
-            anyhow::ensure!(
-                name.as_deref() != Some(""),
-                "--service {text}: the name is empty"
-            );
+            let text = text.clone();
+            if name.as_deref() == Some("") {
+                return Err(AgentError::NameIsEmpty { text });
+            }
             // As a variable that is not set leaves it.
-            anyhow::ensure!(
-                !glob.trim_matches('/').is_empty(),
-                "--service {text:?}: the glob is empty"
-            );
-            anyhow::ensure!(
-                !glob.starts_with("/sys/fs/cgroup"),
-                "--service {text}: a glob begins below the hierarchy of the cpu controller, such as system.slice/x*.service"
-            );
+            if glob.trim_matches('/').is_empty() {
+                return Err(AgentError::GlobIsEmpty { text });
+            }
+            if glob.starts_with("/sys/fs/cgroup") {
+                return Err(AgentError::GlobOfAPath { text });
+            }
             let glob = GlobBuilder::new(glob.trim_matches('/'))
                 .literal_separator(true)
                 .build()
-                .with_context(|| format!("--service {text}"))?
+                .map_err(|source| AgentError::Glob { text, source })?
                 .compile_matcher();
             Ok(Pattern { name, glob })
         };
-        let patterns = texts.iter().map(parse).collect::<anyhow::Result<_>>()?;
+        let patterns = texts.iter().map(parse).collect::<Result<_, _>>()?;
         Ok(Self { patterns })
     }
 
     /// The name of a service whose group is this one.
-    pub(super) fn of(&self, group: &str) -> Option<String> {
+    pub(crate) fn of(&self, group: &str) -> Option<String> {
         let last = group.rsplit('/').next()?;
         let pattern = self
             .patterns
@@ -63,20 +60,8 @@ impl Names {
         if last.ends_with(".service") {
             return Some(last.to_owned());
         }
-        container(last).map(str::to_owned)
+        container_id(last).map(str::to_owned)
     }
-}
-
-/// `RUNTIME-ID.scope` (systemd) or `ID` (cgroupfs), with an id of 64 hexadecimal digits. Podman's
-/// `conmon` is no container.
-pub(crate) fn container(last: &str) -> Option<&str> {
-    let id = last.strip_suffix(".scope").map_or(last, |scope| {
-        scope.split_once('-').map_or(scope, |(_, rest)| rest)
-    });
-    // CRI-O and containerd put their own name before it: cri-containerd-ID.
-    let id = id.strip_prefix("containerd-").unwrap_or(id);
-    let is_id = id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_id.then(|| &id[..ID_DIGITS])
 }
 
 #[cfg(test)]
@@ -124,7 +109,7 @@ mod tests {
     fn a_bad_pattern_is_named() {
         for text in ["=a", "x=[", "{", "x=", "x=/", "/sys/fs/cgroup/cpu/batch/*"] {
             let error = Names::parse(&[text.to_owned()]).err().unwrap();
-            assert!(format!("{error:#}").contains(text), "{error:#}");
+            assert!(error.to_string().contains(text), "{error}");
         }
     }
 }

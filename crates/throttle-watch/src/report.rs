@@ -4,35 +4,43 @@ use host::{Roots, TightestQuota};
 use serde::Serialize;
 use throttle::{BandwidthCounters, Limit, Observed, Verdict};
 
-use super::collect::Collected;
-use super::requests::Latency;
-use super::runtimes;
+use crate::collect::Collected;
+use crate::error::ThrottleError;
+use crate::requests::RequestLatency;
+use crate::runtimes;
 
 /// Everything that a watch saw.
 #[derive(Serialize)]
-pub(super) struct Report {
-    pub(super) group: String,
-    pub(super) cpus: usize,
-    pub(super) limit: Option<Limit>,
+pub struct WatchReport {
+    /// The control group; empty is the root group.
+    pub group: String,
+    /// CPUs of the host that are online.
+    pub cpus: usize,
+    /// The tightest limit of the group and those above it.
+    pub limit: Option<Limit>,
     /// The group that has the limit: itself or an ancestor.
-    pub(super) limited_by: Option<String>,
-    pub(super) counters: Option<BandwidthCounters>,
-    pub(super) observed: Observed,
-    pub(super) lost_events: u64,
+    pub limited_by: Option<String>,
+    /// What the counters of the group with the limit advanced by.
+    pub counters: Option<BandwidthCounters>,
+    /// What the tracepoints saw.
+    pub observed: Observed,
+    /// Events that the kernel had no room for.
+    pub lost_events: u64,
     /// Slackline's own CPU time over the time of the watch.
-    pub(super) own_cpu_cores: f64,
-    pub(super) verdict: Verdict,
+    pub own_cpu_cores: f64,
+    /// What it comes to.
+    pub verdict: Verdict,
     /// The latency of the requests on a port, where one is given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) latency: Option<Latency>,
+    pub latency: Option<RequestLatency>,
     /// A sentence for each runtime that runs more threads at once than the quota has cores.
-    pub(super) runtimes: Vec<String>,
+    pub runtimes: Vec<String>,
 }
 
 /// A watch that has begun: what does not come from the tracepoints.
-pub(super) struct Watch {
+pub struct GroupWatch {
     roots: Roots,
-    pub(super) group: String,
+    pub(crate) group: String,
     tightest: Option<TightestQuota>,
     own_before_s: f64,
     cpus: usize,
@@ -40,8 +48,12 @@ pub(super) struct Watch {
     runtimes: Option<Vec<String>>,
 }
 
-impl Watch {
-    pub(super) fn begin(group: String) -> anyhow::Result<Self> {
+impl GroupWatch {
+    /// Reads what limits the group.
+    ///
+    /// # Errors
+    /// There is no such group, or the kernel's files cannot be read.
+    pub fn begin(group: String) -> Result<Self, ThrottleError> {
         let roots = Roots::default();
         Ok(Self {
             tightest: host::tightest_quota(&roots, &group)?,
@@ -54,14 +66,15 @@ impl Watch {
     }
 
     /// The group whose counters tell of throttling.
-    pub(super) fn limited_by(&self) -> &str {
+    #[must_use]
+    pub fn limited_by(&self) -> &str {
         self.tightest
             .as_ref()
             .map_or(&self.group, |tightest| &tightest.group)
     }
 
     /// What is to be said by now.
-    pub(super) fn report(&mut self, collected: &Collected) -> Report {
+    pub fn report(&mut self, collected: &Collected) -> WatchReport {
         let counters = collected.counters;
         let observed = collected.schedule.clone().finish(collected.end_ns);
         let limit = self.tightest.as_ref().map(limit_of);
@@ -73,7 +86,7 @@ impl Watch {
             })
         });
         let runtimes = runtimes.clone();
-        Report {
+        WatchReport {
             runtimes,
             latency: None,
             verdict: throttle::judge(

@@ -33,7 +33,7 @@ const JVM_FLAGS: [&str; 4] = [
 
 /// A sentence for each runtime in the group that goes by something else than a quota of so many
 /// cores.
-pub(super) fn ignoring(
+pub(crate) fn ignoring(
     roots: &Roots,
     group: &str,
     observed: &Observed,
@@ -141,7 +141,7 @@ fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
 
 /// Says of pools that are Go programs what sets their size, and takes that for it: a Go program has
 /// more threads than it runs at once.
-pub(super) fn size_go_pools(
+pub(crate) fn size_go_pools(
     roots: &Roots,
     group: &str,
     pools: &mut [throttle::ThreadPool],
@@ -172,7 +172,7 @@ pub(super) fn size_go_pools(
 const WORKER_VARIABLES: [&str; 3] = ["WEB_CONCURRENCY", "WORKERS", "NUM_WORKERS"];
 
 /// Says of each pool of processes where its owner sets how many there are.
-pub(super) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::ThreadPool]) {
+pub(crate) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::ThreadPool]) {
     let pids = host::processes_below(roots, group).unwrap_or_default();
     for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
         let of_pool = pids.iter().find_map(|pid| {
@@ -320,7 +320,7 @@ fn read(roots: &Roots, pid: u32, file: &str) -> Option<Vec<u8>> {
 }
 
 /// The words of `/proc/PID/cmdline` or `environ`.
-pub(super) fn words(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn words(bytes: &[u8]) -> Vec<String> {
     bytes
         .split(|byte| *byte == 0)
         .filter(|word| !word.is_empty())

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
 use http_client::{Client, Data, Error, Url};
 
 pub(super) use http_client::Series;
+
+use crate::error::ThrottleError;
 
 /// Prometheus itself gives up after two minutes by default (`--query.timeout`).
 const ANSWER_MAX: Duration = Duration::from_secs(130);
@@ -24,12 +25,14 @@ pub(super) struct Prometheus {
 
 impl Prometheus {
     /// `at`: as of then instead of now.
-    pub(super) fn new(url: &str, at: Option<&str>) -> anyhow::Result<Self> {
-        let shown = http_client::redact(url);
-        let url = Url::parse(url.trim_end_matches('/'));
+    pub(super) fn new(url: &str, at: Option<&str>) -> Result<Self, ThrottleError> {
+        let parsed = Url::parse(url.trim_end_matches('/'));
         Ok(Self {
             client: Client::new(ANSWER_MAX),
-            url: url.map_err(|reason| anyhow!("--prometheus {shown}: {reason}"))?,
+            url: parsed.map_err(|reason| ThrottleError::PrometheusUrl {
+                url: http_client::redact(url),
+                reason,
+            })?,
             at: at.map(str::to_owned),
             warnings: BTreeSet::new(),
             queries: 0,
@@ -39,7 +42,7 @@ impl Prometheus {
 
     /// The series of an instant vector whose values are finite: 0/0 of a group that did nothing is
     /// left out.
-    pub(super) fn ask(&mut self, query: &str) -> anyhow::Result<Vec<Series>> {
+    pub(super) fn ask(&mut self, query: &str) -> Result<Vec<Series>, ThrottleError> {
         let start = Instant::now();
         let asked = self.client.prometheus(&self.url, query, self.at.as_deref());
         let answer = match asked {
@@ -53,17 +56,24 @@ impl Prometheus {
                 } else {
                     ""
                 };
-                bail!("Prometheus refused {query}: {kind}: {message}{hint}")
+                return Err(ThrottleError::QueryRefused {
+                    query,
+                    kind,
+                    message,
+                    hint,
+                });
             }
-            asked @ Err(Error::NoAnswer { .. }) => asked.context(
-                "there is no answer; is Prometheus running, and is --prometheus its base URL?",
-            )?,
-            asked => asked?,
+            Err(source @ Error::NoAnswer { .. }) => {
+                return Err(ThrottleError::NoPrometheus { source });
+            }
+            asked => asked.map_err(ThrottleError::Prometheus)?,
         };
         self.queries += 1;
         self.took += start.elapsed();
         let Data::Vector(series) = answer.data else {
-            bail!("Prometheus answered {query} with something else than an instant vector");
+            return Err(ThrottleError::NoVector {
+                query: query.to_owned(),
+            });
         };
         self.warnings.extend(answer.warnings);
         let finite = series.into_iter().filter(|series| series.value.is_finite());

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use host::{CgroupReader, CgroupSample, CpuTimes, HostError, Roots};
 use throttle::{BandwidthCounters, SchedTrace};
 
-use super::tracepoints::{Tracepoints, monotonic_ns};
+use crate::error::ThrottleError;
+use crate::say::Say;
+use crate::tracepoints::{Tracepoints, monotonic_ns};
 
 /// Pages of each CPU's buffer, as a power of two: 1 MiB holds about 10,000 switches.
 const PAGES_LOG2: u32 = 8;
@@ -17,32 +19,39 @@ const DRAIN_EVERY: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was seen, and what was missed.
-pub(crate) struct Collected {
-    pub(crate) schedule: SchedTrace,
+pub struct Collected {
+    /// What the threads did.
+    pub schedule: SchedTrace,
     /// The end of the watch, on the schedule's clock.
-    pub(crate) end_ns: u64,
+    pub end_ns: u64,
     /// Events that the kernel had no room for.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// What the limited group's counters advanced by meanwhile, where they can be read.
-    pub(crate) counters: Option<BandwidthCounters>,
+    pub counters: Option<BandwidthCounters>,
 }
 
 /// What is kept of each job.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Jobs {
+pub enum Jobs {
+    /// Sums for each name of threads.
     Summed,
+    /// Each job, so that the group can be simulated.
     Recorded,
 }
 
 /// Watches the group, and the counters of the one that limits it, for `duration`, or until
-/// `goes_on`, which sees everything so far every [`DRAIN_EVERY`], says no.
-pub(crate) fn collect(
+/// `goes_on`, which sees everything so far ten times a second, says no.
+///
+/// # Errors
+/// The tracepoints cannot be read, or there is no such group at the beginning.
+pub fn collect(
     group: &str,
     limited_by: &str,
     duration: Duration,
     jobs: Jobs,
-    goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
-) -> anyhow::Result<Collected> {
+    goes_on: &mut dyn FnMut(&Collected) -> bool,
+    say: Say<'_>,
+) -> Result<Collected, ThrottleError> {
     let roots = Roots::default();
     let mut tracepoints = Tracepoints::open(&roots, PAGES_LOG2)?;
     let mut limited = CgroupReader::open(&roots, limited_by).ok();
@@ -71,12 +80,12 @@ pub(crate) fn collect(
     look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
     let (mut is_there, mut gone) = (true, Vec::new());
-    while is_there && start.elapsed() < duration && goes_on(&seen)? {
+    while is_there && start.elapsed() < duration && goes_on(&seen) {
         std::thread::sleep(DRAIN_EVERY.min(duration.saturating_sub(start.elapsed())));
         if looked.elapsed() > LOOK_EVERY {
             match look(&roots, group, &mut seen.schedule) {
                 Err(HostError::Absent { .. }) => {
-                    crate::output::message(&format!(
+                    say(&format!(
                         "The control group {group} vanished after {:.1} s; what was seen until then:",
                         start.elapsed().as_secs_f64()
                     ));

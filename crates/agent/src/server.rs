@@ -1,4 +1,4 @@
-//! The one page that the agent serves, over HTTP/1.1, one request a connection.
+//! The one page of a small server, over HTTP/1.1, one request a connection.
 //!
 //! `httparse` (hyper's parser) reads the request; what is around it is this file. The small
 //! synchronous servers on crates.io keep threads of their own and have no time limits, while the
@@ -19,8 +19,8 @@ const WRITE_MAX: Duration = Duration::from_secs(2);
 /// Connections that are answered before the agent looks after its buffers again.
 const AT_ONCE: usize = 8;
 
-/// Answers whoever waits; `page` gives the metrics.
-pub(crate) fn answer_all(listener: &TcpListener, mut page: impl FnMut() -> String) {
+/// Answers whoever waits on a listener that does not block; `page` gives the metrics.
+pub fn answer_all(listener: &TcpListener, mut page: impl FnMut() -> String) {
     let end = Instant::now() + READ_MAX;
     for _ in 0..AT_ONCE {
         match listener.accept() {

@@ -4,6 +4,8 @@ use host::Roots;
 use perf_events::{Field, Record, Ring, Tracefs, TracepointFormat, TracepointSample};
 use throttle::{SchedEvent, SwitchOut};
 
+use crate::error::ThrottleError;
+
 /// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to
 /// run (include/linux/sched.h).
 const NOT_RUNNABLE: u64 = 0xff;
@@ -11,7 +13,7 @@ const NOT_RUNNABLE: u64 = 0xff;
 const DEAD: u64 = 0x30;
 
 /// Switches, wake-ups and forks on every CPU.
-pub(crate) struct Tracepoints {
+pub struct Tracepoints {
     layout: Layout,
     rings: Vec<Ring>,
     /// Read, but not yet handed over.
@@ -21,7 +23,10 @@ pub(crate) struct Tracepoints {
 
 impl Tracepoints {
     /// Opens them; each CPU gets a buffer of 2^`pages_log2` pages. From here on events come.
-    pub(crate) fn open(roots: &Roots, pages_log2: u32) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// The CPUs cannot be read, or the kernel gives no tracepoints.
+    pub fn open(roots: &Roots, pages_log2: u32) -> Result<Self, ThrottleError> {
         let layout = Layout::read()?;
         let tracepoints = [
             &layout.switch,
@@ -43,7 +48,10 @@ impl Tracepoints {
     }
 
     /// Stops the events, or lets them come again.
-    pub(crate) fn set_enabled(&mut self, enabled: bool) -> Result<(), perf_events::Error> {
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_enabled(&mut self, enabled: bool) -> Result<(), perf_events::Error> {
         self.rings
             .iter()
             .try_for_each(|ring| ring.set_enabled(enabled))
@@ -51,7 +59,7 @@ impl Tracepoints {
 
     /// Hands over every event up to now, in order of time; the time up to which that is
     /// (CLOCK_MONOTONIC, ns).
-    pub(crate) fn drain(&mut self, mut take: impl FnMut(u64, SchedEvent)) -> u64 {
+    pub fn drain(&mut self, mut take: impl FnMut(u64, SchedEvent)) -> u64 {
         // Whatever happened before now is in the rings; what comes while they are emptied waits for
         // the next time.
         let end_ns = monotonic_ns();
@@ -74,7 +82,7 @@ impl Tracepoints {
     }
 
     /// Events that the kernel had no room for.
-    pub(crate) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.lost
     }
 }
