@@ -2,8 +2,8 @@
 //! are, [`run`] steers them with a controller of `isolation`, and [`check`] and [`selftest`] say
 //! beforehand what this host can do.
 //!
-//! In each step the loop reads latency and counters ([`Observation`](isolation::Observation)), asks
-//! the controller, and carries its decisions out through `host`'s actuators and the undo journal. A
+//! In each step the loop reads latency and counters ([`isolation::MachineObservation`]), asks the
+//! controller, and carries its decisions out through `host`'s actuators and the undo journal. A
 //! watchdog in a session of its own restores everything when the loop dies.
 //!
 //! Architecture invariant: nothing here decides how much anybody gets, and nothing here prints. The
