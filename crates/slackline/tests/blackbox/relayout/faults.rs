@@ -48,6 +48,12 @@ pub(super) fn compile(name: &str, source: &Path, options: &[&str]) -> PathBuf {
     path
 }
 
+/// The pid of the child of a process.
+fn only_child(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
 /// The program under test, compiled once.
 fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
@@ -568,7 +574,12 @@ fn a_process_that_ends_or_becomes_another_while_its_code_is_written_is_left_alon
     }
     for (mode, after_us) in [("exit", 0), ("exec", 0), ("exec", 3_000)] {
         let toy = Toy::new();
-        let mut program = Program::start(&[mode, &after_us.to_string()]);
+        // By a shell: who traces its own child takes the child's end from whoever waits for it.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "\"$0\" \"$@\"; exit $?"]);
+        shell.arg(executable()).args([mode, &after_us.to_string()]);
+        let mut program = Program::run(&mut shell);
+        program.pid = only_child(program.child.id());
         let store = ManifestStore::open(&toy.path("state")).unwrap();
         let with = Drive {
             method: ProfilingOptions {
@@ -617,12 +628,7 @@ fn a_process_in_a_container_is_laid_out_from_outside_and_back() {
     let mut unshare = Command::new("unshare");
     unshare.args(["-pmf", "--mount-proc", "--kill-child", "sh", "-c", script]);
     let mut program = Program::run(unshare.arg(executable()));
-    let children = format!("/proc/{0}/task/{0}/children", program.child.id());
-    program.pid = fs::read_to_string(children)
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap();
+    program.pid = only_child(program.child.id());
     program.lay_out(&toy);
     let process = Process::open(program.pid).unwrap();
     assert!(has_code_cache(&process));
