@@ -454,7 +454,7 @@ impl Before {
             }
         }
         let files = self.record.files.iter().filter(|file| {
-            let mut own = spec.target.files.iter();
+            let mut own = spec.target().files.iter();
             own.any(|it| host::is_same_file(it.path.as_ref(), &file.path))
         });
         measured.extend(files.map(ToString::to_string));

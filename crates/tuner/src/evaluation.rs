@@ -169,11 +169,11 @@ impl EvaluationRules {
     /// The rules of a search.
     pub fn of(spec: &CheckedSpec) -> Self {
         Self {
-            objective: spec.objective.clone(),
+            objective: spec.objective().clone(),
             constraints: spec.constraints.clone(),
-            minimum: spec.workload.minimum.clone(),
-            evaluation: spec.spec.evaluation.clone(),
-            needed: spec.spec.verification.report.clone(),
+            minimum: spec.workload().minimum.clone(),
+            evaluation: spec.written().evaluation.clone(),
+            needed: spec.written().verification.report.clone(),
         }
     }
 
@@ -182,7 +182,7 @@ impl EvaluationRules {
         let mut rules = Self::of(spec);
         rules.evaluation.early_abort = false;
         rules.evaluation.blocks = spec
-            .spec
+            .written()
             .verification
             .blocks
             .unwrap_or(rules.evaluation.blocks);

@@ -121,7 +121,7 @@ pub fn files(
             .or_insert_with(|| format!("{{{name}}}"));
     }
     let mut files = BTreeMap::new();
-    for file in &spec.target.files {
+    for file in &spec.target().files {
         let template = spec.dir.join(&file.template);
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", template.display());
         let text = std::fs::read_to_string(&template).map_err(|error| failed(&error))?;
@@ -154,7 +154,7 @@ pub fn files(
         known.push('\n');
     }
     let mut settings = verification::settings(spec, configuration);
-    for step in &spec.target.apply {
+    for step in &spec.target().apply {
         settings.push(match (&step.command, &step.url) {
             (Some(command), _) => command.join(" "),
             (None, url) => format!(

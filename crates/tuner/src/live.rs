@@ -273,9 +273,9 @@ impl<'a> Live<'a> {
         }
         active.sampler = match active.instance.pid() {
             Some(pid) => Sampler::of_process(pid, active.instance.group(), &self.roots)?,
-            None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
+            None => Sampler::of_observed(self.spec.target().observe.as_ref(), &self.roots)?,
         };
-        if self.spec.target.start.is_some() {
+        if self.spec.target().start.is_some() {
             active.instance.apply(self.spec, &self.interrupt)?;
         }
         Ok(())
@@ -343,7 +343,7 @@ impl<'a> Live<'a> {
         let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let tells = self.spec.target.is_reconfigurable() && self.applied != Some(to);
+        let tells = self.spec.target().is_reconfigurable() && self.applied != Some(to);
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {
@@ -362,11 +362,11 @@ impl<'a> Live<'a> {
                 side.instance.wait_ready(self.spec, &self.interrupt)?;
                 // It may have been restarted: another process is to be observed then.
                 side.sampler =
-                    Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?;
+                    Sampler::of_observed(self.spec.target().observe.as_ref(), &self.roots)?;
             }
             self.applied = Some(to);
         }
-        let settle_s = self.spec.spec.evaluation.settle_s;
+        let settle_s = self.spec.written().evaluation.settle_s;
         if (changed || tells) && settle_s > 0.0 {
             self.interrupt
                 .sleep(Duration::from_secs_f64(settle_s))
@@ -411,7 +411,7 @@ impl<'a> Live<'a> {
         };
         let instance = &sides[side.index()].instance;
         self.spec
-            .spec
+            .written()
             .metrics
             .iter()
             .filter(|(_, metric)| metric.counter == counter && metric.latency().is_none())

@@ -62,7 +62,7 @@ fn candidates(spec: &CheckedSpec, report: &Report, drifted: usize) -> Vec<Config
             found.push(record.configuration.clone());
         }
     }
-    found.truncate(spec.spec.verification.top);
+    found.truncate(spec.written().verification.top);
     found
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn plan(
     found.extend(in_force.filter(|it| !found.contains(it)).cloned());
     let found = found.into_iter().enumerate();
     let found = found.map(|(index, configuration)| PlannedArm::candidate(index + 1, configuration));
-    let extra = spec.spec.verification.arms.iter();
+    let extra = spec.written().verification.arms.iter();
     let extra = extra.map(|extra| PlannedArm {
         name: extra.name.clone(),
         is_candidate: false,
@@ -151,7 +151,7 @@ pub(crate) fn run(
         ledger.note(&LedgerEvent::Verifying {
             arm: &plan[index].name,
             run,
-            of: spec.spec.verification.stage_end(run),
+            of: spec.written().verification.stage_end(run),
         })?;
         let assignment = Assignment {
             purpose: Purpose::Verification,
@@ -211,7 +211,7 @@ pub fn due(
     plan: &[PlannedArm],
     runs: &[VerificationRun],
 ) -> Vec<(usize, usize)> {
-    let rules = &spec.spec.verification;
+    let rules = &spec.written().verification;
     let there: BTreeSet<(usize, usize)> = runs.iter().map(|it| (it.arm, it.run)).collect();
     let mut arms: Vec<usize> = (0..plan.len())
         .filter(|index| plan[*index].capacity_of.is_none())
@@ -295,7 +295,7 @@ fn results(
 
 /// The settings of a configuration, as one would type them into a shell.
 pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
-    let variables = template::variables(&spec.spec.variables, configuration);
+    let variables = template::variables(&spec.written().variables, configuration);
     let whole = crate::spec::knob_writes(&spec.knobs, configuration, &variables);
     let whole = whole.unwrap_or_default();
     let line = |(name, value): (&String, &bayes_opt::Value)| {

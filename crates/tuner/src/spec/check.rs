@@ -1,6 +1,7 @@
 //! Turns the shape into a promise: every range, name, unit and file of a specification is tested
 //! before anything is started or changed.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -149,32 +150,33 @@ pub(super) fn check_experiment(
         check_counts(&spec, source)?;
     }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
-    let target = spec.target.clone().ok_or_else(|| missing("target"))?;
+    let target = spec.target.as_ref().ok_or_else(|| missing("target"))?;
     let mut workload = workload_of(&spec, source)?;
-    let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
-    check_target(&target, source, &dir, templates)?;
-    check_shared_files(&spec, &target, &space.knobs, source, roots)?;
-    check_apply(&spec, &target, source)?;
-    check_evaluation(&spec, &target, source)?;
+    let objective = spec.objective.as_ref();
+    let objective = objective.ok_or_else(|| missing("objective"))?;
+    check_target(target, source, &dir, templates)?;
+    check_shared_files(&spec, target, &space.knobs, source, roots)?;
+    check_apply(&spec, target, source)?;
+    check_evaluation(&spec, target, source)?;
     if spec.workload.is_some() {
         resolve_http(&mut workload, source)?;
         check_workload(&workload, source)?;
     }
     check_numbers(&spec, source)?;
-    let pins = check_cpus(&spec, &target, &workload, source, roots)?;
+    let pins = check_cpus(&spec, target, &workload, source, roots)?;
     let constraints = constraints_of(&spec, source)?;
-    check_knobs(&spec, &target, &space, source)?;
-    let known = metrics::Known::of(&spec, &workload, &target);
-    check_metric_names(&spec, &workload, &objective, &constraints, &known, source)?;
-    let continuous = check_continuous(&spec, source, &target, &objective, &known)?;
-    check_metrics(&spec, source, &target)?;
+    check_knobs(&spec, target, &space, source)?;
+    let known = metrics::Known::of(&spec, &workload, target);
+    check_metric_names(&spec, &workload, objective, &constraints, &known, source)?;
+    let continuous = check_continuous(&spec, source, target, objective, &known)?;
+    check_metrics(&spec, source, target)?;
     check_arms(&spec, &space.space, source)?;
     let parts = CheckedParts {
         templates,
         spec: &spec,
         source,
         dir: &dir,
-        target: &target,
+        target,
         workload: &workload,
         space: &space.space,
         skipped: spec
@@ -211,11 +213,12 @@ pub(super) fn check_experiment(
         skipped: space.skipped,
         other_defaults: space.other_defaults,
         unused,
-        target,
         pins,
         saturated: workload.saturated(),
-        workload,
-        objective,
+        resolved_workload: match workload {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(resolved) => Some(resolved),
+        },
         constraints,
         continuous,
         spec,
@@ -223,10 +226,10 @@ pub(super) fn check_experiment(
 }
 
 /// The load, which is the service's own users' where the specification has none.
-fn workload_of(spec: &Spec, source: &Source) -> Result<WorkloadSpec, SpecError> {
+fn workload_of<'a>(spec: &'a Spec, source: &Source) -> Result<Cow<'a, WorkloadSpec>, SpecError> {
     match &spec.workload {
-        Some(workload) => Ok(workload.clone()),
-        None if spec.reads_latency() => Ok(WorkloadSpec::default()),
+        Some(workload) => Ok(Cow::Borrowed(workload)),
+        None if spec.reads_latency() => Ok(Cow::Owned(WorkloadSpec::default())),
         None => {
             let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
                        metrics.p99.wire = { port = 8080 }, or scrape, or push";
@@ -510,7 +513,7 @@ fn check_path(
 }
 
 /// Slackline's own load generator is a command like any other, whose report says more.
-fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), SpecError> {
+fn resolve_http(workload: &mut Cow<'_, WorkloadSpec>, source: &Source) -> Result<(), SpecError> {
     let Some(http) = &workload.http else {
         return Ok(());
     };
@@ -527,8 +530,10 @@ fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), Spec
     }
     check_url("workload.http.url", &http.url, source)?;
     let command = http.command();
-    workload.command =
+    let command =
         command.map_err(|(key, message)| source.error(&format!("workload.http.{key}"), message))?;
+    let workload = workload.to_mut();
+    workload.command = command;
     workload.json = http::metrics();
     Ok(())
 }

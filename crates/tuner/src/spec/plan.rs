@@ -20,10 +20,10 @@ impl CheckedSpec {
     /// own, there is a load without one, and neither the objective nor a constraint is about it.
     #[must_use]
     pub fn compares_capacity(&self) -> bool {
-        let is_own = self.target.start.is_some() && self.spec.continuous.is_none();
+        let is_own = self.target().start.is_some() && self.spec.continuous.is_none();
         let wanted = self.spec.verification.capacity.unwrap_or(is_own);
         let constraints = self.constraints.iter().map(|it| it.metric.as_str());
-        let mut specified = constraints.chain([self.objective.metric.as_str()]);
+        let mut specified = constraints.chain([self.objective().metric.as_str()]);
         let is_about_it = |metric| Guard::Throughput.metrics().contains(&metric);
         wanted && self.saturated.is_some() && !specified.any(is_about_it)
     }
@@ -33,7 +33,7 @@ impl CheckedSpec {
     pub fn planned_time(&self) -> PlannedTime {
         let (spec, evaluation) = (&self.spec, &self.spec.evaluation);
         // One side after the other, with a switch before each.
-        let (sides, settle_s) = match self.target.pairing {
+        let (sides, settle_s) = match self.target().pairing {
             Pairing::Parallel => (1.0, 0.0),
             Pairing::Alternating => (2.0, evaluation.settle_s),
         };

@@ -46,11 +46,11 @@ impl CheckedSpec {
     /// Files of a service that runs by itself which differ from what the control makes of their
     /// templates, as (key, path).
     fn other_files(&self) -> Vec<(String, String)> {
-        if self.target.start.is_some() {
+        if self.target().start.is_some() {
             return Vec::new();
         }
         let variables = self.variables(Side::Control, &self.control());
-        let files = self.target.files.iter().enumerate();
+        let files = self.target().files.iter().enumerate();
         files
             .filter_map(|(index, file)| {
                 // What has a port of its own, or the instance's directory, is not known yet.
@@ -73,7 +73,7 @@ impl CheckedSpec {
             let is_name = !program.contains(['/', '{']);
             is_name && !std::env::split_paths(path).any(|dir| dir.join(program).is_file())
         };
-        let (target, workload) = (&self.target, &self.workload);
+        let (target, workload) = (self.target(), self.workload());
         let ready = target.ready.as_ref();
         let mut commands = Vec::new();
         if !target.env.contains_key("PATH") {

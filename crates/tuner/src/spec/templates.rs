@@ -35,7 +35,7 @@ impl CheckedSpec {
         let mut variables = template::variables(scalars, &arm.configuration);
         variables.insert("side".into(), side.name().into());
         variables.insert("spec_dir".into(), self.dir.display().to_string());
-        if let Some(ports) = self.target.ports {
+        if let Some(ports) = self.target().ports {
             variables.insert("port".into(), ports[side.index()].to_string());
         }
         variables
@@ -45,8 +45,8 @@ impl CheckedSpec {
     /// itself: what is promoted is to be what was measured. One that cannot be read has none.
     #[must_use]
     pub fn template_fingerprints(&self) -> BTreeMap<String, String> {
-        let files = self.target.files.iter();
-        let files = files.filter(|_| self.target.start.is_none());
+        let files = self.target().files.iter();
+        let files = files.filter(|_| self.target().start.is_none());
         files
             .filter_map(|file| {
                 let print = host::fingerprint(&self.dir.join(&file.template)).ok()??;
@@ -66,9 +66,9 @@ impl CheckedSpec {
             ..Arm::default()
         };
         let variables = self.variables(Side::Experiment, &promoted);
-        let files = self.target.files.iter();
+        let files = self.target().files.iter();
         files
-            .filter(|_| self.target.start.is_none())
+            .filter(|_| self.target().start.is_none())
             .filter_map(move |file| {
                 let path = template::fill(&file.path, &variables).ok()?;
                 Some((path.into(), self.dir.join(&file.template)))

@@ -15,10 +15,10 @@ impl CheckedSpec {
     /// each round of `mode = "continuous"`, starts both sides.
     #[must_use]
     pub fn has_warm_control(&self) -> bool {
-        let can = why_fresh(&self.spec, &self.target).is_none();
+        let can = why_fresh(&self.spec, self.target()).is_none();
         match self.spec.evaluation.control {
             Some(start) => can && start == ControlStart::Warm,
-            None => can && self.target.prepare.is_none(),
+            None => can && self.target().prepare.is_none(),
         }
     }
 }

@@ -44,7 +44,7 @@ fn a_live_service_needs_no_workload() {
     let path = dir.path().join("live.toml");
     std::fs::write(&path, LIVE).unwrap();
     let checked = load(&path, &Roots::default()).unwrap();
-    assert!(checked.workload.is_of_users());
+    assert!(checked.workload().is_of_users());
     assert!(checked.saturated.is_none());
     // The number of requests is a metric, and so is what is derived from it.
     for metric in [

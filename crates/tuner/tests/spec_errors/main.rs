@@ -250,7 +250,7 @@ fn json_says_the_same_as_toml() {
     };
     let checked = |path: &Path| {
         let spec = load(path, &Roots::default()).unwrap();
-        serde_json::to_value(&spec.spec).unwrap()
+        serde_json::to_value(spec.written()).unwrap()
     };
     assert_eq!(
         checked(&write("a.toml", SOUND)),
