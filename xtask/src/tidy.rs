@@ -26,6 +26,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "isolation",
     "qos",
     "isolate-run",
+    "experiment-spec",
     "tuner",
     "coordinator",
     "dashboard",

@@ -8,9 +8,9 @@ use paired_stats::{
     Interval, Pair, confidence_of_each_look, mean_interval, ratio_interval, ratio_interval_of_runs,
 };
 
-use crate::evaluation::{Block, EvaluationRules};
-pub use crate::guard::Guard;
+use crate::evaluation::{Block, EvaluationRules, objective_of_blocks};
 use crate::report::{ArmResult, Finding};
+pub use crate::spec::Guard;
 use crate::spec::{CheckedSpec, Comparison, ConstraintLimit, Goal, MetricConstraint};
 use crate::tail::too_few_requests;
 pub use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
@@ -96,7 +96,7 @@ fn ratios(spec: &CheckedSpec, arm: &mut ArmResult, confidence: Confidence) {
         let of_runs: Vec<Pair> = runs
             .map(|blocks| {
                 let pairs = EvaluationRules::pairs(blocks, &spec.objective().metric);
-                spec.objective().of_blocks(&pairs)
+                objective_of_blocks(spec.objective(), &pairs)
             })
             .collect();
         let interval = ratio_interval(&of_runs, confidence.of_each);

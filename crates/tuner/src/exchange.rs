@@ -8,6 +8,7 @@ use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
 use crate::error::SpecError;
+use crate::knob_writes::knob_text;
 use crate::ledger::{PlannedArm, ResumeState, VerificationRun};
 use crate::report::{EvaluationRecord, Report};
 use crate::side::Side;
@@ -110,11 +111,8 @@ pub fn files(
     configuration: &Configuration,
     roots: &Roots,
 ) -> Result<Vec<PlacedFile>, String> {
-    let arm = Arm {
-        configuration: configuration.clone(),
-        ..Arm::default()
-    };
-    let mut variables = spec.variables(Side::Experiment, &arm);
+    let arm = Arm::of(configuration.clone());
+    let mut variables = arm.variables(spec, Side::Experiment);
     for name in ["port", "dir"] {
         variables
             .entry(name.to_owned())
@@ -134,9 +132,8 @@ pub fn files(
         let Some(value) = configuration.get(name) else {
             continue;
         };
-        let text = binding
-            .text(value, &variables)
-            .map_err(|error| format!("{name}: {error}"))?;
+        let text =
+            knob_text(binding, value, &variables).map_err(|error| format!("{name}: {error}"))?;
         let Some(setting) = boot_setting(roots, &binding.knob, &text) else {
             continue;
         };

@@ -27,6 +27,7 @@ use crate::continuous::HostThen;
 use crate::error::{Fault, TunerError};
 use crate::metrics::SideMetrics;
 use crate::process::{Interrupt, RunError};
+use crate::promoted_templates::promoted_files;
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, external};
 use crate::scratch::scratch_root;
@@ -158,7 +159,7 @@ impl<'a> Live<'a> {
             let value = binding.knob.read(&self.roots).ok()??;
             Some((binding.knob.to_string(), value))
         });
-        let files = self.spec.promoted_files(promoted);
+        let files = promoted_files(self.spec, promoted);
         let files = files.flat_map(|(path, template)| {
             let template_is = format!("the template {}", template.display());
             [(path.display().to_string(), path), (template_is, template)]

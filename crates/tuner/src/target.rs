@@ -14,14 +14,13 @@ use http_client::Url;
 use crate::bench::Arm;
 use crate::client::{REQUEST_TIMEOUT, client};
 use crate::daemon;
-use crate::environment::is_variable;
 use crate::error::{Crash, CrashKind, Fault};
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::COMMAND_TIMEOUT;
 use crate::side::Side;
 use crate::spec::{CheckedSpec, FileSpec, ReadySpec, TextOrFile};
-use crate::stop::signal_of;
 use crate::template::{self, Variables};
+use experiment_spec::environment::is_variable;
 
 /// How often readiness is probed.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -58,9 +57,9 @@ impl Instance {
         // Services drop privileges: their user must be able to write here, and nobody take away
         // what is another's.
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(io)?;
-        let control = spec.control();
+        let control = Arm::control(spec);
         let of = if side == Side::Control { &control } else { arm };
-        let mut variables = spec.variables(side, of);
+        let mut variables = of.variables(spec, side);
         variables.insert("dir".into(), dir.display().to_string());
         if spec.target().ports.is_none() {
             let port = free_port();
@@ -466,8 +465,11 @@ impl Instance {
         journal: &mut Journal,
     ) -> Result<(), HostError> {
         if let Some(mut child) = self.child.take() {
-            let signal =
-                signal_of(&spec.target().stop.signal).unwrap_or(rustix::process::Signal::TERM);
+            let signal = spec
+                .target()
+                .stop
+                .signal()
+                .unwrap_or(rustix::process::Signal::TERM);
             process::end_group(
                 &mut child,
                 signal,

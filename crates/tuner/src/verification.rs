@@ -11,6 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
+use crate::knob_writes::{knob_text, knob_writes};
 use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
@@ -296,7 +297,7 @@ fn results(
 /// The settings of a configuration, as one would type them into a shell.
 pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
     let variables = template::variables(&spec.written().variables, configuration);
-    let whole = crate::spec::knob_writes(&spec.knobs, configuration, &variables);
+    let whole = knob_writes(&spec.knobs, configuration, &variables);
     let whole = whole.unwrap_or_default();
     let line = |(name, value): (&String, &bayes_opt::Value)| {
         let Some(binding) = spec.knobs.get(name) else {
@@ -307,7 +308,7 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
             let mut writes = whole.iter();
             writes.find_map(|(knob, text)| (*knob == binding.knob).then(|| text.clone()))
         });
-        let text = list.map_or_else(|| binding.text(value, &variables), Ok);
+        let text = list.map_or_else(|| knob_text(binding, value, &variables), Ok);
         let text = text.unwrap_or_else(|_| value.to_string());
         match &binding.knob {
             host::Knob::Sysctl(sysctl) => {

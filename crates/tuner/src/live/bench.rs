@@ -12,6 +12,7 @@ use crate::descriptors::{blamed, shortage};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, SideOrder};
 use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
+use crate::promoted_templates::template_fingerprints;
 use crate::side::Side;
 use crate::spec::Pairing;
 
@@ -52,7 +53,7 @@ impl Bench for Live<'_> {
     }
 
     fn templates(&self) -> BTreeMap<String, String> {
-        self.spec.template_fingerprints()
+        template_fingerprints(self.spec)
     }
 
     fn elapsed_s(&self) -> f64 {

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use super::{Live, fault_of};
 use crate::error::{Crash, CrashKind, Fault};
-use crate::http::HttpSpec;
+use crate::http;
 use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Launch, RunError, Running};
 use crate::sampler::difference;
 use crate::side::Side;
+use crate::spec::HttpSpec;
 use crate::spec::{Pairing, WorkloadSpec};
 use crate::target::Instance;
 use crate::template;
@@ -336,7 +337,7 @@ impl Live<'_> {
     fn read_output(&self, output: &str) -> Result<(SideMetrics, Option<String>), String> {
         let workload = self.loaded_by();
         if let Some(http) = &workload.http {
-            return http.read(output);
+            return http::read_report(http, output);
         }
         let parsed = if let Some(format) = &workload.parse {
             parse::parse(format, output)
