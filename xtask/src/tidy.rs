@@ -28,6 +28,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "isolate-run",
     "throttle-watch",
     "agent",
+    "experiment-spec",
     "tuner",
     "coordinator",
     "dashboard",

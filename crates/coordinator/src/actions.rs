@@ -101,8 +101,8 @@ impl Coordinator {
             Some((text, path)) => (text.to_owned(), self.check(text, &path)?),
             None => (row.source.clone(), self.checked(&row)?),
         };
-        let theirs = self.checked(&row)?.objective;
-        if !theirs.is_comparable_with(&spec.objective) {
+        let theirs = self.checked(&row)?;
+        if !theirs.objective().is_comparable_with(spec.objective()) {
             return Err(Error::Invalid(format!(
                 "the objective of experiment {id} has another metric, scale or goal: the values cannot be compared"
             )));
@@ -129,9 +129,9 @@ impl Coordinator {
         parent: Option<i64>,
         once: Option<Once>,
     ) -> Result<i64, Error> {
-        within_limits(&spec.spec.budget)?;
+        within_limits(&spec.written().budget)?;
         check_source(source)?;
-        if spec.spec.workers.is_some() && !self.workers.is_there() {
+        if spec.written().workers.is_some() && !self.workers.is_there() {
             return Err(Error::Invalid(
                 "workers: this server has no workers: start it with --workers, or remove `workers` from the specification"
                     .into(),

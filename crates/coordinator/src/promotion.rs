@@ -332,7 +332,7 @@ fn may_change(spec: &CheckedSpec, subject: &str, roots: &Roots) -> bool {
         false => Knob::Sysctl(subject.to_owned()).path(roots),
     };
     let mut knobs = spec.knobs.values();
-    let mut files = spec.target.files.iter();
+    let mut files = spec.target().files.iter();
     let is_it = |knob: &Knob| {
         let is_path = !matches!(knob, Knob::Sched { .. } | Knob::Egress { .. });
         knob.to_string() == subject || is_path && host::is_same_file(&knob.path(roots), &path)

@@ -152,7 +152,7 @@ impl<'a> RemoteSession<'a> {
         spec: &'a CheckedSpec,
         bus: &'a dyn Bus,
     ) -> Result<Self, Error> {
-        let workers = spec.spec.workers.clone().unwrap_or_default();
+        let workers = spec.written().workers.clone().unwrap_or_default();
         let store = &coordinator.store;
         let rows = store.evaluations(row.id, 1)?;
         let last_number = rows.last().map_or(0, |row| row.record.number);

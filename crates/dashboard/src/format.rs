@@ -207,7 +207,7 @@ mod tests {
         };
         // The plain means are 10 and 16.3; in two pairs of three the candidate is much better.
         let blocks = [block(10.0, 4.0), block(10.0, 4.0), block(10.0, 41.0)];
-        let shown = compared(&spec.spec, &blocks, &[]);
+        let shown = compared(spec.written(), &blocks, &[]);
         let of = |metric: &str| shown.iter().find(|it| it.metric == metric).unwrap();
         let latency = of("latency_p99_us");
         assert_eq!(

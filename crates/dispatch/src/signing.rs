@@ -149,7 +149,7 @@ pub(crate) fn is_allowed(
         }
     }
     let is_own = |path: &str| path.starts_with("{dir}/") && !path.contains("..");
-    if let Some(file) = spec.target.files.iter().find(|file| !is_own(&file.path)) {
+    if let Some(file) = spec.target().files.iter().find(|file| !is_own(&file.path)) {
         return refused(format!("the file {:?}", file.path));
     }
     let pushes = order.spec.metrics.values();
@@ -212,7 +212,7 @@ mod tests {
                 arm: 0,
                 number: 1,
             },
-            spec: spec.spec.clone(),
+            spec: spec.written().clone(),
             dir: "/tmp".into(),
             assignment: tuner::assignment::Assignment {
                 purpose: tuner::assignment::Purpose::Search,

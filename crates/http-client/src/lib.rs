@@ -15,7 +15,7 @@ mod url;
 pub use client::{Client, Error, config};
 pub use prometheus::{Answer, Data, Series};
 pub use redaction::{MASK, is_secret_name, mask_setting, redact};
-pub use url::{Url, check_url, exposed, is_url};
+pub use url::{Url, check_method, check_url, exposed, is_url};
 
 #[cfg(test)]
 mod tests {

@@ -122,6 +122,27 @@ pub fn check_url(text: &str) -> Result<(), String> {
     }
 }
 
+/// Whether `method` can be sent: capitals, with digits, `-` and `_` after the first. CONNECT asks
+/// for a tunnel, not an answer.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_method(method: &str) -> Result<(), String> {
+    let is_token = method.starts_with(|first: char| first.is_ascii_uppercase())
+        && method.bytes().all(|byte| {
+            byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+        });
+    if !is_token {
+        return Err(format!(
+            "{method:?} is no method: write it in capitals, as in GET or PURGE"
+        ));
+    }
+    if method == "CONNECT" {
+        return Err("CONNECT opens a tunnel: it cannot be sent as load".to_owned());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

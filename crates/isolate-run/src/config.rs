@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use experiment_spec::Source;
+use experiment_spec::SpecError;
 use isolation::{FixedSettings, Policy, PolicySettings};
 use schemars::JsonSchema;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use tuner::SpecError;
-use tuner::spec::Source;
 use wire_latency::SourceSpec;
 
 /// A percentile's objective is judged over so many seconds by default (Heracles polls every 15 s).

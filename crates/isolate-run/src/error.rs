@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tuner::SpecError;
+use experiment_spec::SpecError;
 
 /// Why isolation cannot begin or go on.
 #[derive(Debug, thiserror::Error)]

@@ -48,10 +48,11 @@ use std::path::{Path, PathBuf};
 pub use arrivals::Arrivals;
 pub use endpoint::Endpoint;
 pub use generator::run;
+pub use http_client::check_method;
 pub use machine::{Neighbours, ServiceOnHost};
 pub use plan::{LoadPlan, Pace};
 pub use report::{Bottleneck, DisturbedSecond, Latency, LoadReport, Parts};
-pub use requests::{HttpRequest, check_method};
+pub use requests::HttpRequest;
 pub use second::Disturbance;
 
 /// Why no load could be generated.

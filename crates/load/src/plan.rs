@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::requests::{check_method, check_path};
+use http_client::check_method;
+
+use crate::requests::check_path;
 use crate::{Arrivals, Endpoint, Error, HttpRequest, ServiceOnHost};
 
 /// No run has more connections: as many ports as Linux gives to one address

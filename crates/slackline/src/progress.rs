@@ -41,8 +41,8 @@ struct Eta {
 
 impl Eta {
     fn of(spec: &CheckedSpec) -> Self {
-        let evaluation = &spec.spec.evaluation;
-        let sides = match spec.target.pairing {
+        let evaluation = &spec.written().evaluation;
+        let sides = match spec.target().pairing {
             Pairing::Alternating => 2.0,
             Pairing::Parallel => 1.0,
         };
@@ -51,7 +51,7 @@ impl Eta {
                 * (evaluation.warm_up_s
                     + blocks as f64 * (evaluation.block_s + evaluation.settle_s))
         };
-        let verification = &spec.spec.verification;
+        let verification = &spec.written().verification;
         let blocks = verification.blocks.unwrap_or(evaluation.blocks);
         let planned_s = of_blocks(evaluation.blocks);
         Self {
@@ -62,7 +62,7 @@ impl Eta {
                 * (verification.top
                     + verification.arms.len()
                     + usize::from(spec.compares_capacity())),
-            evaluations: spec.spec.budget.evaluations,
+            evaluations: spec.written().budget.evaluations,
             ended: 0,
             took_s: 0.0,
             runs_left: None,
@@ -103,7 +103,7 @@ impl Progress {
         });
         Self {
             bar,
-            objective: spec.objective.clone(),
+            objective: spec.objective().clone(),
             control: spec.space.default_configuration(),
             headline: String::new(),
             best: None,

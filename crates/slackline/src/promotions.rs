@@ -448,13 +448,13 @@ impl Before {
             let Some((name, binding)) = own else { continue };
             measured.push(promoted.to_string());
             let value = control.get(name);
-            let value = value.and_then(|it| binding.text(it, &BTreeMap::new()).ok());
+            let value = value.and_then(|it| tuner::knob_text(binding, it, &BTreeMap::new()).ok());
             if value.as_deref() == Some(promoted.new.as_str()) {
                 of_control.push(promoted.knob.to_string());
             }
         }
         let files = self.record.files.iter().filter(|file| {
-            let mut own = spec.target.files.iter();
+            let mut own = spec.target().files.iter();
             own.any(|it| host::is_same_file(it.path.as_ref(), &file.path))
         });
         measured.extend(files.map(ToString::to_string));

@@ -52,12 +52,11 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         "mode = \"continuous\" goes on after its promotion, which needs `slackline serve`: `slackline experiments create`"
     );
     if let Some(seed) = arguments.seed {
-        spec.spec.seed = seed;
-        spec.settings.seed = seed;
+        spec.set_seed(seed);
     }
     if let Some(evaluations) = arguments.evaluations {
         anyhow::ensure!(evaluations > 0, "--evaluations must be above 0");
-        spec.spec.budget.evaluations = evaluations;
+        spec.set_evaluations(evaluations);
     }
     let kept = kept(arguments, &spec)?;
     table::warn(&spec);
@@ -82,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     let (mut report, failed) = experiment::run_to_end(&spec, &mut live, &mut ledger);
     report.promoted_before = promoted_before;
     ledger.progress.finish();
-    if interrupt.signal().is_some() && !spec.target.apply.is_empty() {
+    if interrupt.signal().is_some() && !spec.target().apply.is_empty() {
         message(&format!(
             "Stopping: the service is told of its own configuration, each apply step for {} s at most.",
             tuner::reapply::Reapply::STEP_MAX.as_secs()
@@ -214,7 +213,7 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<ResumeState
         );
         serde_json::to_value(parts).unwrap_or_default()
     };
-    let is_same = parts(&report.spec) == parts(&spec.spec)
+    let is_same = parts(&report.spec) == parts(spec.written())
         && report.control == spec.space.default_configuration();
     anyhow::ensure!(
         is_same,
@@ -222,7 +221,7 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<ResumeState
         path.display()
     );
     let mut kept = report.kept();
-    if kept.evaluations.len() < spec.spec.budget.evaluations {
+    if kept.evaluations.len() < spec.written().budget.evaluations {
         // The search goes on, and what it finds is verified anew.
         kept.plan = None;
         kept.runs.clear();
@@ -243,7 +242,7 @@ fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyh
                 anyhow::bail!("nothing is promoted: {why}");
             }
             report.promoted = promotions::put_in_force(live, &winner)?.done.sentences();
-            if report.promoted.is_empty() && spec.target.start.is_some() {
+            if report.promoted.is_empty() && spec.target().start.is_some() {
                 message(
                     "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",
                 );

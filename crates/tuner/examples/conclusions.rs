@@ -113,7 +113,7 @@ fn is_above_on_average(spec: &CheckedSpec, arm: &ArmResult) -> bool {
     let blocks: Vec<_> = arm
         .runs_blocks
         .iter()
-        .take(spec.spec.verification.runs)
+        .take(spec.written().verification.runs)
         .flatten()
         .cloned()
         .collect();

@@ -40,7 +40,12 @@ fn main() {
     // Poisson, by the square root transformation (Anscombe 1948).
     let interval = [-1.96, 1.96]
         .map(|z: f64| ((alarms as f64 + 0.375).sqrt() + z / 2.0).max(0.0).powi(2) / days);
-    let stated = spec.spec.continuous.as_ref().unwrap().false_alarms_per_day;
+    let stated = spec
+        .written()
+        .continuous
+        .as_ref()
+        .unwrap()
+        .false_alarms_per_day;
     let text = format!(
         "# `mode = \"continuous\"`: ninety simulated days\n\n\
 This is a simulation: a service whose truth is invented, with a simulated clock, under seeds. The controller, its loop and the\n\

@@ -22,7 +22,7 @@ impl Instance {
         before: Option<&Variables>,
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
-        for step in &spec.target.apply {
+        for step in &spec.target().apply {
             if is_due(&step.parameters, before, &self.variables) {
                 self.apply_step(spec, step, interrupt)?;
             }
@@ -39,7 +39,7 @@ impl Instance {
         match self.filled(spec, step)? {
             Step::Command(argv) => Launch {
                 argv,
-                may_outlive_run: spec.target.start.is_none(),
+                may_outlive_run: spec.target().start.is_none(),
                 ..self.launch(spec, &[], "apply")?
             }
             .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
@@ -70,7 +70,11 @@ impl Instance {
 
     /// The `apply` steps with this side's values, to be repeated by whoever restores.
     pub(crate) fn reapply(&self, spec: &CheckedSpec) -> Result<Reapply, Fault> {
-        let steps = spec.target.apply.iter().map(|step| self.filled(spec, step));
+        let steps = spec
+            .target()
+            .apply
+            .iter()
+            .map(|step| self.filled(spec, step));
         let launch = self.launch(spec, &[], "apply")?;
         Ok(Reapply {
             dir: spec.dir.clone(),

@@ -200,7 +200,7 @@ pub fn measure(
     match ended {
         Ok((outcome, measurement)) => {
             let early = (outcome == Outcome::Aborted).then(|| {
-                let (done, of) = (result.blocks.len(), spec.spec.evaluation.blocks);
+                let (done, of) = (result.blocks.len(), spec.written().evaluation.blocks);
                 format!(
                     "ended early after {done} of {of} pairs of blocks: shown to be worse than the best so far"
                 )

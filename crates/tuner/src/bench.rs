@@ -4,29 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::Configuration;
-use serde::{Deserialize, Serialize};
-
+pub use crate::arm::Arm;
 use crate::begun::Begun;
 use crate::error::Fault;
 use crate::evaluation::Block;
-use crate::spec::Scalar;
-
-/// One configuration beside the control.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Arm {
-    /// Its parameters.
-    pub configuration: Configuration,
-    /// Template variables that differ from the candidate's.
-    pub variables: BTreeMap<String, Scalar>,
-    /// The load waits for answers in place of keeping to its rate, so that its rate is the
-    /// capacity.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub saturates: bool,
-    /// The control may be one that runs since an earlier evaluation.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub warm_control: bool,
-}
 
 /// The world of an experiment.
 pub trait Bench {

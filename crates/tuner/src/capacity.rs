@@ -4,9 +4,9 @@
 use crate::conclusion::{Guard, GuardVerdict};
 use crate::evaluation::Block;
 use crate::figures::significant;
-use crate::load_loop::LoadLoop;
 use crate::metrics::{SideMetrics, lookup};
 use crate::report::{ArmResult, Finding, Report};
+use crate::spec::LoadLoop;
 use crate::spec::{ExperimentMode, WorkloadSpec};
 
 /// A side of which more requests than this share found every connection busy is overloaded: its

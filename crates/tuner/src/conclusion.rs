@@ -8,9 +8,9 @@ use paired_stats::{
     Interval, Pair, confidence_of_each_look, mean_interval, ratio_interval, ratio_interval_of_runs,
 };
 
-use crate::evaluation::{Block, EvaluationRules};
-pub use crate::guard::Guard;
+use crate::evaluation::{Block, EvaluationRules, objective_of_blocks};
 use crate::report::{ArmResult, Finding};
+pub use crate::spec::Guard;
 use crate::spec::{CheckedSpec, Comparison, ConstraintLimit, Goal, MetricConstraint};
 use crate::tail::too_few_requests;
 pub use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
@@ -32,7 +32,7 @@ impl Confidence {
     /// Several candidates share the error rate (Bonferroni): the best of them is chosen by the same
     /// runs.
     pub(crate) fn of(spec: &CheckedSpec, candidates: usize, is_candidate: bool) -> Self {
-        let rules = &spec.spec.verification;
+        let rules = &spec.written().verification;
         let shared = if is_candidate { candidates.max(1) } else { 1 };
         let of_all = 1.0 - (1.0 - rules.confidence) / shared as f64;
         // An arm that is only compared has one look: it is not measured further.
@@ -80,29 +80,29 @@ fn few_requests(spec: &CheckedSpec, arm: &ArmResult) -> Option<String> {
     let guards = arm.guards.iter().filter_map(|it| it.metric.as_deref());
     let metrics = arm.means.keys().map(String::as_str).chain(guards);
     let blocks: Vec<&Block> = arm.runs_blocks.iter().flatten().collect();
-    too_few_requests(&spec.spec, metrics, &blocks)
+    too_few_requests(spec.written(), metrics, &blocks)
 }
 
 /// The means and ratios of every metric that is asked for.
 fn ratios(spec: &CheckedSpec, arm: &mut ArmResult, confidence: Confidence) {
-    let mut metrics = vec![spec.objective.metric.clone()];
+    let mut metrics = vec![spec.objective().metric.clone()];
     let constraints = spec.constraints.iter();
     metrics.extend(constraints.map(|constraint| constraint.metric.clone()));
-    metrics.extend(spec.spec.verification.report.iter().cloned());
+    metrics.extend(spec.written().verification.report.iter().cloned());
     ratios_of(&metrics, arm, confidence);
-    if spec.objective.std_weight > 0.0 {
+    if spec.objective().std_weight > 0.0 {
         // One value a run: mean + k·std has none for a block.
         let runs = arm.runs_blocks.iter();
         let of_runs: Vec<Pair> = runs
             .map(|blocks| {
-                let pairs = EvaluationRules::pairs(blocks, &spec.objective.metric);
-                spec.objective.of_blocks(&pairs)
+                let pairs = EvaluationRules::pairs(blocks, &spec.objective().metric);
+                objective_of_blocks(spec.objective(), &pairs)
             })
             .collect();
         let interval = ratio_interval(&of_runs, confidence.of_each);
         insert(
             arm,
-            spec.objective.name(),
+            spec.objective().name(),
             interval,
             of_runs.len(),
             confidence,
@@ -255,13 +255,13 @@ fn guard_result(
     confidence: Confidence,
 ) -> GuardResult {
     let constraints = spec.constraints.iter().map(|it| it.metric.as_str());
-    let mut specified = constraints.chain([spec.objective.metric.as_str()]);
+    let mut specified = constraints.chain([spec.objective().metric.as_str()]);
     let mut result = GuardResult {
         guard,
         metric: None,
         verdict: GuardVerdict::NotMeasured,
         change: None,
-        is_allowed: spec.spec.verification.allow_worse.contains(&guard),
+        is_allowed: spec.written().verification.allow_worse.contains(&guard),
         at_saturation: false,
     };
     if specified.any(|metric| guard.metrics().contains(&metric)) {
@@ -281,7 +281,7 @@ fn guard_result(
         return result;
     };
     result.metric = Some(metric.to_owned());
-    let smallest = spec.spec.verification.smallest_effect;
+    let smallest = spec.written().verification.smallest_effect;
     let (interval, is_worse) = if guard == Guard::Errors {
         let differences: Vec<f64> = pairs
             .iter()
@@ -325,7 +325,7 @@ pub(crate) fn summarise_capacity(
 ) -> ArmResult {
     let mut guard = guard_result(spec, Guard::Throughput, &arm.runs_blocks, confidence);
     guard.at_saturation = true;
-    let metrics = [spec.objective.metric.clone()];
+    let metrics = [spec.objective().metric.clone()];
     ratios_of(&metrics, &mut arm, confidence);
     if let Some(metric) = &guard.metric {
         ratios_of(std::slice::from_ref(metric), &mut arm, confidence);
@@ -357,10 +357,10 @@ fn sides(interval: &Interval, goal: Goal) -> (bool, bool) {
 
 /// What the runs of an arm show.
 pub(crate) fn finding(spec: &CheckedSpec, arm: &ArmResult) -> Finding {
-    let Some(interval) = arm.ratios.get(&spec.objective.name()) else {
+    let Some(interval) = arm.ratios.get(&spec.objective().name()) else {
         return Finding::Unfinished;
     };
-    let (better, worse) = sides(interval, spec.objective.goal);
+    let (better, worse) = sides(interval, spec.objective().goal);
     let mut constraints = arm.constraints.iter();
     let is_open = constraints.any(|it| it.verdict == ConstraintVerdict::NotDecidable);
     if worse {
@@ -369,7 +369,7 @@ pub(crate) fn finding(spec: &CheckedSpec, arm: &ArmResult) -> Finding {
         Finding::NoDifference
     } else if !arm.faults.is_empty() || arm.breaks_a_constraint() {
         Finding::ConstraintViolated
-    } else if is_open && !spec.spec.verification.accept_undecided {
+    } else if is_open && !spec.written().verification.accept_undecided {
         Finding::Undecided
     } else if arm.paid().next().is_some() {
         Finding::Paid
@@ -386,8 +386,8 @@ pub(crate) fn is_decided(spec: &CheckedSpec, arm: &ArmResult) -> bool {
         Finding::Improvement | Finding::Paid | Finding::Worse | Finding::ConstraintViolated => true,
         Finding::Undecided | Finding::Unfinished => false,
         Finding::NoDifference => {
-            let smallest = 1.0 + spec.spec.verification.smallest_effect;
-            let interval = arm.ratios.get(&spec.objective.name());
+            let smallest = 1.0 + spec.written().verification.smallest_effect;
+            let interval = arm.ratios.get(&spec.objective().name());
             let is_small =
                 interval.is_some_and(|it| it.low >= 1.0 / smallest && it.high <= smallest);
             is_small || !arm.faults.is_empty() || arm.breaks_a_constraint()
@@ -406,8 +406,8 @@ pub(crate) fn rank(spec: &CheckedSpec, arm: &ArmResult) -> (usize, f64) {
         Finding::Worse => 5,
         Finding::Unfinished => 6,
     };
-    let interval = arm.ratios.get(&spec.objective.name());
-    let ratio = interval.map_or(f64::INFINITY, |interval| match spec.objective.goal {
+    let interval = arm.ratios.get(&spec.objective().name());
+    let ratio = interval.map_or(f64::INFINITY, |interval| match spec.objective().goal {
         Goal::Minimise => interval.estimate,
         Goal::Maximise => 1.0 / interval.estimate,
     });

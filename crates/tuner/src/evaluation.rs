@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Fault;
 use crate::metrics::{SideMetrics, lookup};
 use crate::spec::{
-    CheckedSpec, Comparison, EvaluationSpec, Goal, MetricConstraint, ObjectiveScale, ObjectiveSpec,
+    CheckedSpec, Comparison, EvaluationSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec,
 };
 
 /// A slice of time in which experiment and control were compared.
@@ -169,11 +169,11 @@ impl EvaluationRules {
     /// The rules of a search.
     pub fn of(spec: &CheckedSpec) -> Self {
         Self {
-            objective: spec.objective.clone(),
+            objective: spec.objective().clone(),
             constraints: spec.constraints.clone(),
-            minimum: spec.workload.minimum.clone(),
-            evaluation: spec.spec.evaluation.clone(),
-            needed: spec.spec.verification.report.clone(),
+            minimum: spec.workload().minimum.clone(),
+            evaluation: spec.written().evaluation.clone(),
+            needed: spec.written().verification.report.clone(),
         }
     }
 
@@ -182,7 +182,7 @@ impl EvaluationRules {
         let mut rules = Self::of(spec);
         rules.evaluation.early_abort = false;
         rules.evaluation.blocks = spec
-            .spec
+            .written()
             .verification
             .blocks
             .unwrap_or(rules.evaluation.blocks);
@@ -413,7 +413,7 @@ impl Evaluation {
         let Pair {
             control,
             experiment,
-        } = self.rules.objective.of_blocks(pairs);
+        } = objective_of_blocks(&self.rules.objective, pairs);
         let sign = self.rules.objective.goal.sign();
         match self.rules.objective.scale {
             ObjectiveScale::Absolute => sign * experiment,
@@ -422,35 +422,18 @@ impl Evaluation {
     }
 }
 
-impl ObjectiveSpec {
-    /// The objective's name: the metric, or `mean + k·std` of it.
-    pub fn name(&self) -> String {
-        match (self.std_weight, self.goal) {
-            (0.0, _) => self.metric.clone(),
-            (k, Goal::Minimise) => format!("{} mean + {k} std", self.metric),
-            (k, Goal::Maximise) => format!("{} mean − {k} std", self.metric),
-        }
-    }
-
-    /// Whether a value of one means the same as a value of the other.
-    #[must_use]
-    pub fn is_comparable_with(&self, other: &Self) -> bool {
-        let of = |it: &Self| (it.name(), it.scale, it.goal);
-        of(self) == of(other)
-    }
-
-    /// The objective over several blocks, of each side: the mean, or `mean + k·std`.
-    pub fn of_blocks(&self, pairs: &[Pair]) -> Pair {
-        let sign = self.goal.sign();
-        let spread = |values: Vec<f64>| {
-            let n = values.len() as f64;
-            let (mean, variance_of_mean) = mean_and_variance(&values);
-            mean + sign * self.std_weight * (variance_of_mean * n).sqrt()
-        };
-        Pair {
-            control: spread(pairs.iter().map(|pair| pair.control).collect()),
-            experiment: spread(pairs.iter().map(|pair| pair.experiment).collect()),
-        }
+/// The objective over several blocks, of each side: the mean, or `mean + k·std`.
+#[must_use]
+pub fn objective_of_blocks(objective: &ObjectiveSpec, pairs: &[Pair]) -> Pair {
+    let sign = objective.goal.sign();
+    let spread = |values: Vec<f64>| {
+        let n = values.len() as f64;
+        let (mean, variance_of_mean) = mean_and_variance(&values);
+        mean + sign * objective.std_weight * (variance_of_mean * n).sqrt()
+    };
+    Pair {
+        control: spread(pairs.iter().map(|pair| pair.control).collect()),
+        experiment: spread(pairs.iter().map(|pair| pair.experiment).collect()),
     }
 }
 

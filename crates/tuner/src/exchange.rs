@@ -8,6 +8,7 @@ use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
 use crate::error::SpecError;
+use crate::knob_writes::knob_text;
 use crate::ledger::{PlannedArm, ResumeState, VerificationRun};
 use crate::report::{EvaluationRecord, Report};
 use crate::side::Side;
@@ -104,18 +105,15 @@ pub fn files(
     configuration: &Configuration,
     roots: &Roots,
 ) -> Result<Vec<PlacedFile>, String> {
-    let arm = Arm {
-        configuration: configuration.clone(),
-        ..Arm::default()
-    };
-    let mut variables = spec.variables(Side::Experiment, &arm);
+    let arm = Arm::of(configuration.clone());
+    let mut variables = arm.variables(spec, Side::Experiment);
     for name in ["port", "dir"] {
         variables
             .entry(name.to_owned())
             .or_insert_with(|| format!("{{{name}}}"));
     }
     let mut files = BTreeMap::new();
-    for file in &spec.target.files {
+    for file in &spec.target().files {
         let template = spec.dir.join(&file.template);
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", template.display());
         let text = std::fs::read_to_string(&template).map_err(|error| failed(&error))?;
@@ -128,9 +126,8 @@ pub fn files(
         let Some(value) = configuration.get(name) else {
             continue;
         };
-        let text = binding
-            .text(value, &variables)
-            .map_err(|error| format!("{name}: {error}"))?;
+        let text =
+            knob_text(binding, value, &variables).map_err(|error| format!("{name}: {error}"))?;
         let Some(setting) = boot_setting(roots, &binding.knob, &text) else {
             continue;
         };
@@ -148,7 +145,7 @@ pub fn files(
         known.push('\n');
     }
     let mut settings = verification::settings(spec, configuration);
-    for step in &spec.target.apply {
+    for step in &spec.target().apply {
         settings.push(match (&step.command, &step.url) {
             (Some(command), _) => command.join(" "),
             (None, url) => format!(

@@ -59,7 +59,7 @@ pub fn run_to_end(
             (cpu_s + record.own_cpu_s, wall_s + record.duration_s)
         });
     report.own_cpu_cores = own_cpu_s / evaluating_s;
-    report.sentence = report.say(&spec.objective.name());
+    report.sentence = report.say(&spec.objective().name());
     (report, error)
 }
 
@@ -73,7 +73,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         own_cpu_cores: 0.0,
         version: env!("CARGO_PKG_VERSION").into(),
         machine: host::Machine::describe(&host::Roots::default()),
-        spec: spec.spec.clone(),
+        spec: spec.written().clone(),
         dir: spec.dir.clone(),
         skipped: spec.skipped.clone(),
         control: spec.space.default_configuration(),
@@ -192,7 +192,7 @@ impl TuningSearch {
             }
         }
         let mut optimizer = Optimizer::new(spec.space.clone(), settings)?;
-        if spec.objective.scale == ObjectiveScale::Ratio {
+        if spec.objective().scale == ObjectiveScale::Ratio {
             // The control against itself: a ratio of 1, known without measuring.
             optimizer.tell(Observation {
                 configuration: spec.space.default_configuration(),
@@ -247,7 +247,7 @@ impl TuningSearch {
     ) -> Result<Ended, TunerError> {
         loop {
             let wish = ledger.wish()?;
-            let budget = wish.budget.as_ref().unwrap_or(&spec.spec.budget);
+            let budget = wish.budget.as_ref().unwrap_or(&spec.written().budget);
             let end_s = budget
                 .wall_time_min
                 .map_or(f64::INFINITY, |minutes| minutes * 60.0);
@@ -362,7 +362,7 @@ impl TuningSearch {
         if queued.is_some() {
             return Ok(queued);
         }
-        if self.records.is_empty() && spec.objective.scale == ObjectiveScale::Absolute {
+        if self.records.is_empty() && spec.objective().scale == ObjectiveScale::Absolute {
             return Ok(Some(spec.space.default_configuration()));
         }
         self.ask(spec)

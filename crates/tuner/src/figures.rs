@@ -1,6 +1,7 @@
 //! Figures and counts as people read them.
 
 use bayes_opt::Configuration;
+pub use experiment_spec::significant;
 use paired_stats::Interval;
 
 /// "−8.1 % [−9.0, −7.2]": a ratio and its interval as a change.
@@ -39,40 +40,6 @@ pub fn percent(ratio: f64) -> String {
 #[must_use]
 pub fn confidence_percent(confidence: f64) -> f64 {
     (confidence * 1e4).round() / 100.0
-}
-
-/// A measured number to four significant digits, with the zeros at its end: so numbers beside each
-/// other have as many. The scripts of the pages have the same rule, as `digits`.
-///
-/// ```
-/// assert_eq!(tuner::report::significant(1.02), "1.020");
-/// assert_eq!(tuner::report::significant(-64.4), "−64.40");
-/// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
-/// assert_eq!(tuner::report::significant(98_765.4), "98770");
-/// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
-/// assert_eq!(tuner::report::significant(0.0), "0");
-/// ```
-#[must_use]
-pub fn significant(value: f64) -> String {
-    let size = value.abs();
-    // Of two that are equally near, scripts take the larger one. Sixty digits tell what is exact.
-    let exact = format!("{size:.60e}");
-    let rest = exact.split('e').next().and_then(|digits| digits.get(5..));
-    let is_between = rest.is_some_and(|rest| rest.trim_end_matches('0') == "5");
-    let text = format!("{:.3e}", if is_between { size.next_up() } else { size });
-    let exponent = text.split('e').nth(1).and_then(|it| it.parse::<i32>().ok());
-    let text = match (text.parse::<f64>(), exponent) {
-        _ if size == 0.0 || !size.is_finite() => size.to_string(),
-        (Ok(rounded), Some(exponent)) if (1e-4..1e6).contains(&size) => {
-            let places = usize::try_from(3 - exponent).unwrap_or(0);
-            format!("{rounded:.places$}")
-        }
-        _ => text,
-    };
-    match value < 0.0 {
-        true => format!("−{text}"),
-        false => text,
-    }
 }
 
 /// What differs from the control, or "as control".

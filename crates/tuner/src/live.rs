@@ -27,6 +27,7 @@ use crate::continuous::HostThen;
 use crate::error::{Fault, TunerError};
 use crate::metrics::SideMetrics;
 use crate::process::{Interrupt, RunError};
+use crate::promoted_templates::promoted_files;
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, external};
 use crate::scratch::scratch_root;
@@ -158,7 +159,7 @@ impl<'a> Live<'a> {
             let value = binding.knob.read(&self.roots).ok()??;
             Some((binding.knob.to_string(), value))
         });
-        let files = self.spec.promoted_files(promoted);
+        let files = promoted_files(self.spec, promoted);
         let files = files.flat_map(|(path, template)| {
             let template_is = format!("the template {}", template.display());
             [(path.display().to_string(), path), (template_is, template)]
@@ -273,9 +274,9 @@ impl<'a> Live<'a> {
         }
         active.sampler = match active.instance.pid() {
             Some(pid) => Sampler::of_process(pid, active.instance.group(), &self.roots)?,
-            None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
+            None => Sampler::of_observed(self.spec.target().observe.as_ref(), &self.roots)?,
         };
-        if self.spec.target.start.is_some() {
+        if self.spec.target().start.is_some() {
             active.instance.apply(self.spec, &self.interrupt)?;
         }
         Ok(())
@@ -343,7 +344,7 @@ impl<'a> Live<'a> {
         let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let tells = self.spec.target.is_reconfigurable() && self.applied != Some(to);
+        let tells = self.spec.target().is_reconfigurable() && self.applied != Some(to);
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {
@@ -362,11 +363,11 @@ impl<'a> Live<'a> {
                 side.instance.wait_ready(self.spec, &self.interrupt)?;
                 // It may have been restarted: another process is to be observed then.
                 side.sampler =
-                    Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?;
+                    Sampler::of_observed(self.spec.target().observe.as_ref(), &self.roots)?;
             }
             self.applied = Some(to);
         }
-        let settle_s = self.spec.spec.evaluation.settle_s;
+        let settle_s = self.spec.written().evaluation.settle_s;
         if (changed || tells) && settle_s > 0.0 {
             self.interrupt
                 .sleep(Duration::from_secs_f64(settle_s))
@@ -411,7 +412,7 @@ impl<'a> Live<'a> {
         };
         let instance = &sides[side.index()].instance;
         self.spec
-            .spec
+            .written()
             .metrics
             .iter()
             .filter(|(_, metric)| metric.counter == counter && metric.latency().is_none())

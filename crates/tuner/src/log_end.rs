@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use crate::text::is_deceptive;
+use crate::spec::is_deceptive;
 
 /// How much of the end of a log is read for a message, which shows a few lines of it.
 const TAIL_BYTES: u64 = 4096;

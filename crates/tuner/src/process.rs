@@ -11,12 +11,12 @@ use host::Roots;
 use rustix::process::{Pid, Signal};
 
 use crate::daemon::Left;
-use crate::environment::secret_in;
 use crate::log_end::{OUTPUT_LINES, end_of_file, extract, last_lines};
 use crate::secrets;
 use crate::shell_words::quoted;
 use crate::stop::POLL;
 pub use crate::stop::{Interrupt, Stop};
+use experiment_spec::environment::secret_in;
 
 /// What a command may print, as all of it is read into memory: some thousand times as much as any
 /// load generator's report.

@@ -12,6 +12,7 @@ use crate::begun::{self, Begun};
 use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
+use crate::promoted_templates::template_fingerprints;
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
 use crate::verdict::{
     ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
@@ -373,7 +374,7 @@ impl Report {
     /// Why what was verified cannot be put in force: a template is not what it was then.
     #[must_use]
     pub fn changed_template(&self, spec: &CheckedSpec) -> Option<String> {
-        let now = spec.template_fingerprints();
+        let now = template_fingerprints(spec);
         let mut measured = self.templates.iter();
         let (template, print) =
             measured.find(|(template, print)| now.get(*template) != Some(*print))?;

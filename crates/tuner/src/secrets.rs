@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use http_client::MASK;
 
-use crate::environment::secret_in;
 use crate::spec::credentials::{self, Words};
+use experiment_spec::environment::secret_in;
 
 /// Nothing shorter is masked in an output: a value such as `false` would take words out of
 /// messages.

@@ -1,10 +1,8 @@
-//! What asks an evaluation to stop, and the signals by which processes are ended.
+//! What asks an evaluation to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-use rustix::process::Signal;
 
 /// How often a running process is looked at: short beside a block, and 100 looks a second cost
 /// under 0.1 % of a core.
@@ -115,15 +113,4 @@ fn is_ignored(signal: i32) -> bool {
     let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
-
-/// The signal of that name, without `SIG`.
-pub(crate) fn signal_of(name: &str) -> Option<Signal> {
-    match name {
-        "TERM" => Some(Signal::TERM),
-        "INT" => Some(Signal::INT),
-        "QUIT" => Some(Signal::QUIT),
-        "KILL" => Some(Signal::KILL),
-        _ => None,
-    }
 }

@@ -113,7 +113,7 @@ objective = {{ metric = "cpu_s_per_request" }}
 {metrics}"#
         );
         let checked = crate::spec::check(text, "x.toml".as_ref(), &Roots::default());
-        checked.unwrap().spec
+        checked.unwrap().written().clone()
     }
 
     fn block(metrics: &[(&str, f64)]) -> Block {

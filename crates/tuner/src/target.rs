@@ -14,14 +14,13 @@ use http_client::Url;
 use crate::bench::Arm;
 use crate::client::{REQUEST_TIMEOUT, client};
 use crate::daemon;
-use crate::environment::is_variable;
 use crate::error::{Crash, CrashKind, Fault};
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::COMMAND_TIMEOUT;
 use crate::side::Side;
 use crate::spec::{CheckedSpec, FileSpec, ReadySpec, TextOrFile};
-use crate::stop::signal_of;
 use crate::template::{self, Variables};
+use experiment_spec::environment::is_variable;
 
 /// How often readiness is probed.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -58,11 +57,11 @@ impl Instance {
         // Services drop privileges: their user must be able to write here, and nobody take away
         // what is another's.
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(io)?;
-        let control = spec.control();
+        let control = Arm::control(spec);
         let of = if side == Side::Control { &control } else { arm };
-        let mut variables = spec.variables(side, of);
+        let mut variables = of.variables(spec, side);
         variables.insert("dir".into(), dir.display().to_string());
-        if spec.target.ports.is_none() {
+        if spec.target().ports.is_none() {
             let port = free_port();
             let port = port.map_err(|error| Fault::Harness(format!("no free port: {error}")))?;
             variables.insert("port".into(), port.to_string());
@@ -91,7 +90,7 @@ impl Instance {
             argv: argv.iter().map(fill).collect::<Result<_, _>>()?,
             dir: spec.dir.clone(),
             log: self.dir.join(log),
-            ..self.with_env(&spec.target.env, &spec.dir, &self.variables)?
+            ..self.with_env(&spec.target().env, &spec.dir, &self.variables)?
         })
     }
 
@@ -128,7 +127,7 @@ impl Instance {
         interrupt: &Interrupt,
         is_first: bool,
     ) -> Result<(), Fault> {
-        let Some(start) = &spec.target.start else {
+        let Some(start) = &spec.target().start else {
             return Ok(());
         };
         let port = self.variables["port"].clone();
@@ -143,7 +142,7 @@ impl Instance {
                 "port {port} {why} ({error}): end what listens there, or change target.ports"
             )));
         }
-        if let Some(prepare) = &spec.target.prepare {
+        if let Some(prepare) = &spec.target().prepare {
             self.launch(spec, prepare, "prepare")?
                 .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
                 .map_err(|error| match error {
@@ -193,7 +192,7 @@ impl Instance {
 
     /// The side's quota, if it is to have one.
     pub(crate) fn quota(&self, spec: &CheckedSpec) -> Result<Option<CpuQuota>, Fault> {
-        let quota = spec.target.quota.as_ref();
+        let quota = spec.target().quota.as_ref();
         quota
             .map(|quota| quota.filled(&self.variables))
             .transpose()
@@ -252,7 +251,7 @@ impl Instance {
     /// The last lines that the service printed, or, where it runs by itself, the commands that
     /// apply a configuration to it; of each stream no more than that.
     pub(crate) fn output(&self, spec: &CheckedSpec, most_bytes: u64) -> Option<String> {
-        let target = &spec.target;
+        let target = spec.target();
         let apply = target.apply.iter().filter_map(|step| step.command.clone());
         // The words of the command are known, so that its secrets are masked in what it printed.
         let commands = [
@@ -309,7 +308,7 @@ impl Instance {
         spec: &CheckedSpec,
         mut journal: Option<&mut Journal>,
     ) -> Result<(), Fault> {
-        for file in &spec.target.files {
+        for file in &spec.target().files {
             let path = self.path_of(file)?;
             let contents = self.contents_of(spec, file).map_err(Fault::Harness)?;
             self.write_file(&path, contents.as_bytes(), journal.as_deref_mut())?;
@@ -391,7 +390,7 @@ impl Instance {
         spec: &CheckedSpec,
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
-        let Some(ready) = &spec.target.ready else {
+        let Some(ready) = &spec.target().ready else {
             return self.alive_at_start();
         };
         let end = Instant::now() + Duration::from_secs_f64(ready.timeout_s);
@@ -466,12 +465,15 @@ impl Instance {
         journal: &mut Journal,
     ) -> Result<(), HostError> {
         if let Some(mut child) = self.child.take() {
-            let signal =
-                signal_of(&spec.target.stop.signal).unwrap_or(rustix::process::Signal::TERM);
+            let signal = spec
+                .target()
+                .stop
+                .signal()
+                .unwrap_or(rustix::process::Signal::TERM);
             process::end_group(
                 &mut child,
                 signal,
-                Duration::from_secs_f64(spec.target.stop.grace_s),
+                Duration::from_secs_f64(spec.target().stop.grace_s),
             );
             if let Some(group) = &self.group {
                 process::end_members(roots, group);

@@ -4,7 +4,7 @@ use paired_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::guard::Guard;
+use crate::spec::Guard;
 
 /// What the runs show of a constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

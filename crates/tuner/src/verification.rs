@@ -11,6 +11,7 @@ use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
 use crate::evaluation::Outcome;
+use crate::knob_writes::{knob_text, knob_writes};
 use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
@@ -74,7 +75,7 @@ fn candidates(spec: &CheckedSpec, report: &Report, drifted: usize) -> Vec<Config
             found.push(record.configuration.clone());
         }
     }
-    found.truncate(spec.spec.verification.top);
+    found.truncate(spec.written().verification.top);
     found
 }
 
@@ -93,7 +94,7 @@ pub(crate) fn plan(
     found.extend(in_force.filter(|it| !found.contains(it)).cloned());
     let found = found.into_iter().enumerate();
     let found = found.map(|(index, configuration)| PlannedArm::candidate(index + 1, configuration));
-    let extra = spec.spec.verification.arms.iter();
+    let extra = spec.written().verification.arms.iter();
     let extra = extra.map(|extra| PlannedArm {
         name: extra.name.clone(),
         is_candidate: false,
@@ -163,7 +164,7 @@ pub(crate) fn run(
         ledger.note(&LedgerEvent::Verifying {
             arm: &plan[index].name,
             run,
-            of: spec.spec.verification.stage_end(run),
+            of: spec.written().verification.stage_end(run),
         })?;
         let assignment = Assignment {
             purpose: Purpose::Verification,
@@ -223,7 +224,7 @@ pub fn due(
     plan: &[PlannedArm],
     runs: &[VerificationRun],
 ) -> Vec<(usize, usize)> {
-    let rules = &spec.spec.verification;
+    let rules = &spec.written().verification;
     let there: BTreeSet<(usize, usize)> = runs.iter().map(|it| (it.arm, it.run)).collect();
     let mut arms: Vec<usize> = (0..plan.len())
         .filter(|index| plan[*index].capacity_of.is_none())
@@ -307,8 +308,8 @@ fn results(
 
 /// The settings of a configuration, as one would type them into a shell.
 pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
-    let variables = template::variables(&spec.spec.variables, configuration);
-    let whole = crate::spec::knob_writes(&spec.knobs, configuration, &variables);
+    let variables = template::variables(&spec.written().variables, configuration);
+    let whole = knob_writes(&spec.knobs, configuration, &variables);
     let whole = whole.unwrap_or_default();
     let line = |(name, value): (&String, &bayes_opt::Value)| {
         let Some(binding) = spec.knobs.get(name) else {
@@ -319,7 +320,7 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
             let mut writes = whole.iter();
             writes.find_map(|(knob, text)| (*knob == binding.knob).then(|| text.clone()))
         });
-        let text = list.map_or_else(|| binding.text(value, &variables), Ok);
+        let text = list.map_or_else(|| knob_text(binding, value, &variables), Ok);
         let text = text.unwrap_or_else(|_| value.to_string());
         match &binding.knob {
             host::Knob::Sysctl(sysctl) => {

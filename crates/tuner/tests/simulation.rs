@@ -22,8 +22,6 @@ const OBJECTIVE: &str = "[objective]\nmetric = \"cpu_s_per_request\"\n";
 
 /// [`POOLED_SPEC`] under a seed, with `first` before every table and `last` after them.
 fn checked(seed: u64, first: &str, last: &str) -> CheckedSpec {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("simulated.toml");
     let text = format!("seed = {seed}\n{first}\n{POOLED_SPEC}\n{EVALUATION}\n{last}");
     // Throttling is only counted of a service whose group is known.
     let text = if first.contains("throttled") {
@@ -34,6 +32,12 @@ fn checked(seed: u64, first: &str, last: &str) -> CheckedSpec {
     } else {
         text
     };
+    loaded(&text)
+}
+
+fn loaded(text: &str) -> CheckedSpec {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("simulated.toml");
     std::fs::write(&path, text).unwrap();
     load(&path, &Roots::default()).unwrap()
 }
@@ -58,7 +62,7 @@ fn service<F: Fn(&Configuration) -> Truth>(
     truth: F,
 ) -> SimulatedService<F> {
     let control = spec.space.default_configuration();
-    SimulatedService::new(spec.spec.seed ^ 0x5eed, noise, control, truth)
+    SimulatedService::new(spec.written().seed ^ 0x5eed, noise, control, truth)
 }
 
 /// The winner's true cost over that of the optimum, 80 µs.
@@ -179,7 +183,8 @@ fn the_winner_is_not_throttled() {
 /// the control's cost: how many were aborted, and the blocks they took.
 fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
     use tuner::bench::{Arm, Bench};
-    let spec = checked(1, "", "[objective]\nmetric = \"cpu_s_per_request\"\n");
+    let longer = POOLED.replace("blocks = 6", "blocks = 12");
+    let rules = loaded(&format!("seed = 1\n{longer}\n{OBJECTIVE}"));
     let mut aborted = 0;
     let mut blocks = 0;
     for seed in 0..count {
@@ -202,8 +207,6 @@ fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
             ..Arm::default()
         };
         bench.begin(&arm).unwrap();
-        let mut rules = spec.clone();
-        rules.spec.evaluation.blocks = 12;
         let mut evaluation = Evaluation::new(EvaluationRules::of(&rules), Some(0.0));
         for index in 0.. {
             blocks += 1;

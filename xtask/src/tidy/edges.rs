@@ -53,6 +53,18 @@ const EDGES: &[Edges] = &[
         reason: "the latency of a service for everyone who steers by it: sources and packets, no decision",
     },
     Edges {
+        from: "experiment-spec",
+        to: &[
+            "bayes-opt",
+            "config-errors",
+            "host",
+            "http-client",
+            "paired-stats",
+            "wire-latency",
+        ],
+        reason: "what somebody asks for, checked: values and spaces of the optimiser, knobs of the host, addresses, how often a test looks, sources of latency; who runs it stands above",
+    },
+    Edges {
         from: "load",
         to: &["host", "http-client"],
         reason: "threads of its own: nobody else's measurement may share them; host counts CPU time and takes real-time priority, http-client checks URLs",
@@ -77,18 +89,19 @@ const EDGES: &[Edges] = &[
         to: &[
             "bayes-opt",
             "config-errors",
+            "experiment-spec",
             "host",
             "http-client",
             "paired-stats",
             "load",
             "wire-latency",
         ],
-        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks Prometheus and services over HTTP",
+        reason: "the experiment does what its specification says: it asks the optimiser, writes knobs through the journal, compares blocks, asks Prometheus and services over HTTP",
     },
     Edges {
         from: "isolate-run",
-        to: &["host", "isolation", "tuner", "wire-latency"],
-        reason: "the controllers' way to a host: sources, actuators, journal; tuner reads files with their lines",
+        to: &["experiment-spec", "host", "isolation", "wire-latency"],
+        reason: "the controllers' way to a host: sources, actuators, journal; experiment-spec reads files with their lines",
     },
     Edges {
         from: "throttle-watch",

@@ -238,7 +238,7 @@ fn host_checked(
         "configurations": spec.space.cardinality(),
         "control": spec.space.default_configuration(),
         "takes": spec.planned_time().to_string(),
-        "remarks": spec.remarks(&std::env::var_os("PATH").unwrap_or_default()),
+        "remarks": tuner::remarks(&spec, &std::env::var_os("PATH").unwrap_or_default()),
     }))
 }
 

@@ -28,10 +28,7 @@
 //! be, nothing is concluded.
 
 mod alert;
-mod calendar;
-mod hours;
 mod rounds;
-mod rules;
 mod run;
 pub mod simulation;
 mod state;
@@ -45,8 +42,7 @@ use jiff::{SignedDuration, Timestamp};
 use paired_stats::DriftTest;
 
 pub use alert::{Alert, ask};
-pub use hours::Hours;
-pub use rules::ContinuousRules;
+pub use experiment_spec::{ContinuousRules, Hours};
 pub use run::{Flow, World, run, tune, watch};
 use state::SEARCH_AGAIN_S;
 pub use state::{

@@ -289,12 +289,12 @@ pub fn tune(
         None if report.interrupted.is_some() => None,
         None if report.paused => Some(Tuned::Paused { evaluated: counted }),
         None => {
-            let sign = spec.objective.goal.sign();
+            let sign = spec.objective().goal.sign();
             let is_shown = report.finding == Finding::Improvement;
             let candidate = |arm: &ArmResult| {
                 Some(VerifiedCandidate {
                     configuration: arm.configuration.clone(),
-                    gain: sign * arm.ratios.get(&spec.objective.name())?.estimate.ln(),
+                    gain: sign * arm.ratios.get(&spec.objective().name())?.estimate.ln(),
                 })
             };
             let mut winner = report.winner().filter(|_| is_shown).and_then(candidate);

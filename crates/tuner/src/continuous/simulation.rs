@@ -518,7 +518,7 @@ impl World for SimulatedWorld<'_> {
         memory.kept.drifts.clone_from(&task.drifts);
         memory.kept.in_force.clone_from(&task.in_force);
         memory.until_s = seconds(task.until);
-        memory.budget = self.spec.spec.budget.clone();
+        memory.budget = self.spec.written().budget.clone();
         memory.budget.evaluations += task.from;
         Ok(super::tune(self.spec, task.in_force.as_ref(), &mut self.bench, memory)?.0)
     }

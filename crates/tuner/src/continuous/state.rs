@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::{Alert, calendar};
+use super::Alert;
 use crate::figures::sentence;
 use crate::ledger::Drift;
 
@@ -119,7 +119,7 @@ impl ContinuousState {
     /// Promotions since midnight in a time zone.
     #[must_use]
     pub fn changes_today(&self, now: Timestamp, time_zone: &TimeZone) -> usize {
-        let day = calendar::day_start(now, time_zone);
+        let day = experiment_spec::day_start(now, time_zone);
         self.changes.iter().filter(|at| **at >= day).count()
     }
 

@@ -12,6 +12,7 @@ use crate::descriptors::{blamed, shortage};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, SideOrder};
 use crate::log_end::{FAILED_BYTES, MEASURED_BYTES};
+use crate::promoted_templates::template_fingerprints;
 use crate::side::Side;
 use crate::spec::Pairing;
 
@@ -52,7 +53,7 @@ impl Bench for Live<'_> {
     }
 
     fn templates(&self) -> BTreeMap<String, String> {
-        self.spec.template_fingerprints()
+        template_fingerprints(self.spec)
     }
 
     fn elapsed_s(&self) -> f64 {
@@ -82,7 +83,7 @@ impl Live<'_> {
 
     /// Keeps what the experiment's service printed, where it was measured and Slackline started it.
     fn note_output_of_measured(&mut self) {
-        let is_started = self.spec.target.start.is_some();
+        let is_started = self.spec.target().start.is_some();
         if let (true, None, Some(sides)) = (is_started, &self.output, &self.sides) {
             let instance = &sides[Side::Experiment.index()].instance;
             self.output = instance.output(self.spec, MEASURED_BYTES);
@@ -127,8 +128,8 @@ impl Live<'_> {
 
     fn measure_block(&mut self, index: usize) -> Result<Block, Fault> {
         let start_s = self.elapsed_s();
-        let block_s = self.spec.spec.evaluation.block_s;
-        let parallel = self.spec.target.pairing == Pairing::Parallel;
+        let block_s = self.spec.written().evaluation.block_s;
+        let parallel = self.spec.target().pairing == Pairing::Parallel;
         // A B, B A, A B, …: a linear drift favours nobody over any two blocks.
         let order = match (parallel, index.is_multiple_of(2)) {
             (true, _) => SideOrder::Parallel,
@@ -175,7 +176,7 @@ impl Live<'_> {
             self.end_at_baseline()?;
             return undisturbed_files(files);
         }
-        let is_away = self.spec.target.is_reconfigurable() && self.applied != Some(Side::Control);
+        let is_away = self.spec.target().is_reconfigurable() && self.applied != Some(Side::Control);
         let back = if is_away && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {

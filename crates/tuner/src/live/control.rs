@@ -118,7 +118,7 @@ impl Live<'_> {
     /// Keeps the control's side for the next evaluation, where it can run on; else gives it back.
     pub(super) fn rest_control(&mut self, side: ActiveSide) -> Option<ActiveSide> {
         let is_ending = self.interrupt.signal().is_some();
-        let objective = self.spec.objective.metric.as_str();
+        let objective = self.spec.objective().metric.as_str();
         let Some(control) = &mut self.warm else {
             return Some(side);
         };
@@ -155,7 +155,7 @@ impl Live<'_> {
 
 /// What the templates of an instance's files give now.
 fn files_of(instance: &Instance, spec: &CheckedSpec) -> Result<Vec<String>, Fault> {
-    let files = spec.target.files.iter();
+    let files = spec.target().files.iter();
     let contents = files.map(|file| instance.contents_of(spec, file));
     contents.collect::<Result<_, _>>().map_err(Fault::Harness)
 }

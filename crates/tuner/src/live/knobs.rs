@@ -4,6 +4,7 @@ use bayes_opt::Configuration;
 use host::{HostError, Knob, Roots};
 
 use crate::error::Fault;
+use crate::knob_writes::knob_writes;
 use crate::spec::CheckedSpec;
 use crate::template::Variables;
 
@@ -35,6 +36,6 @@ pub(super) fn knob_values(
     configuration: &Configuration,
     variables: &Variables,
 ) -> Result<Vec<(Knob, String)>, Fault> {
-    crate::spec::knob_writes(&spec.knobs, configuration, variables)
+    knob_writes(&spec.knobs, configuration, variables)
         .map_err(|error| Fault::Harness(error.to_string()))
 }

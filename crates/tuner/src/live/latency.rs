@@ -18,7 +18,7 @@ impl Live<'_> {
     /// The sources of a side, each with the metric that reads it.
     fn wanted(&self, active: &ActiveSide) -> Result<Vec<(String, Wanted)>, Fault> {
         let mut found = Vec::new();
-        for (name, metric) in &self.spec.spec.metrics {
+        for (name, metric) in &self.spec.written().metrics {
             let Some(latency) = metric.latency() else {
                 continue;
             };
@@ -29,7 +29,7 @@ impl Live<'_> {
             // Others than packets are not looked for in a namespace.
             let pid = match latency {
                 LatencyMetric::Wire(_) => {
-                    let observe = self.spec.target.observe.as_ref();
+                    let observe = self.spec.target().observe.as_ref();
                     let own = active.instance.pid();
                     own.or_else(|| observed_pid(observe?, &self.roots))
                 }
@@ -56,7 +56,7 @@ impl Live<'_> {
     /// Closes the sources of started instances. A running service sends its timers to the same
     /// sockets in the next evaluation.
     pub(super) fn close_meters(&mut self) {
-        if self.spec.target.start.is_some() {
+        if self.spec.target().start.is_some() {
             self.meters.close();
         }
     }
@@ -68,7 +68,7 @@ impl Live<'_> {
         };
         let wanted = self.wanted(&sides[side.index()])?;
         // A service that was restarted is another process, perhaps in another namespace.
-        if self.spec.target.start.is_none() {
+        if self.spec.target().start.is_none() {
             self.meters.close_others(&wanted);
         }
         let opened = wanted.into_iter().map(|(name, wanted)| {
@@ -111,7 +111,7 @@ impl Live<'_> {
                 let look = looks.iter().find(|(known, _)| *known == index);
                 let latency = self
                     .spec
-                    .spec
+                    .written()
                     .metrics
                     .get(&name)
                     .and_then(|it| it.latency());

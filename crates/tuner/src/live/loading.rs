@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use super::{Live, fault_of};
 use crate::error::{Crash, CrashKind, Fault};
-use crate::http::HttpSpec;
+use crate::http;
 use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Launch, RunError, Running};
 use crate::sampler::difference;
 use crate::side::Side;
+use crate::spec::HttpSpec;
 use crate::spec::{Pairing, WorkloadSpec};
 use crate::target::Instance;
 use crate::template;
@@ -29,7 +30,7 @@ impl Live<'_> {
         let saturated = self.spec.saturated.as_ref();
         saturated
             .filter(|_| self.saturates)
-            .unwrap_or(&self.spec.workload)
+            .unwrap_or(self.spec.workload())
     }
 
     /// The workload's command for one side.
@@ -82,7 +83,7 @@ impl Live<'_> {
         let (Some(sides), Some(own)) = (&self.spec.pins.sides, self.workload_cpus()) else {
             return false;
         };
-        let generators = match self.spec.target.pairing {
+        let generators = match self.spec.target().pairing {
             Pairing::Parallel => 2,
             Pairing::Alternating => 1,
         };
@@ -93,13 +94,13 @@ impl Live<'_> {
     /// What the built-in load generator is told of the service, so that it takes real-time priority
     /// and knows who else used the CPUs.
     fn service_arguments(&self, http: &HttpSpec, instance: &Instance) -> Vec<String> {
-        let observe = self.spec.target.observe.as_ref();
+        let observe = self.spec.target().observe.as_ref();
         let group = instance
             .group()
             .map(str::to_owned)
             .or_else(|| observe?.cgroup.clone());
         let pid = instance.pid().or_else(|| observe?.pid);
-        let is_parallel = self.spec.target.pairing == Pairing::Parallel;
+        let is_parallel = self.spec.target().pairing == Pairing::Parallel;
         match (group, pid) {
             // Each of two generators would take the other's service for somebody in the way.
             _ if is_parallel => vec!["--real-time".to_owned()],
@@ -154,11 +155,11 @@ impl Live<'_> {
         };
         let constraints = self.spec.constraints.iter();
         let constraints = constraints.map(|constraint| constraint.metric.as_str());
-        let reported = self.spec.spec.verification.report.iter();
+        let reported = self.spec.written().verification.report.iter();
         if self.saturates {
             return true;
         }
-        std::iter::once(self.spec.objective.metric.as_str())
+        std::iter::once(self.spec.objective().metric.as_str())
             .chain(constraints)
             .chain(reported.map(String::as_str))
             .any(|metric| http.is_hurt(metric))
@@ -263,7 +264,7 @@ impl Live<'_> {
         }
         let http = self.loaded_by().http.as_ref();
         let longest_s = http.map_or(duration_s, |http| http.longest_s(duration_s));
-        let timeout = Duration::from_secs_f64(longest_s + self.spec.workload.grace_s);
+        let timeout = Duration::from_secs_f64(longest_s + self.spec.workload().grace_s);
         let mut outputs = Vec::new();
         for (running, of) in running.into_iter().zip(order) {
             let slow = self.slow_limit(*of, longest_s);
@@ -336,7 +337,7 @@ impl Live<'_> {
     fn read_output(&self, output: &str) -> Result<(SideMetrics, Option<String>), String> {
         let workload = self.loaded_by();
         if let Some(http) = &workload.http {
-            return http.read(output);
+            return http::read_report(http, output);
         }
         let parsed = if let Some(format) = &workload.parse {
             parse::parse(format, output)

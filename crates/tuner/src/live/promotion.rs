@@ -152,7 +152,7 @@ impl Live<'_> {
         configuration: &Configuration,
         served: Option<&Served>,
     ) -> Result<Changed, TunerError> {
-        let attached = self.spec.target.start.is_none();
+        let attached = self.spec.target().start.is_none();
         if attached {
             self.keep_control_files(served.is_none()).map_err(refused)?;
         }
@@ -173,7 +173,7 @@ impl Live<'_> {
             instance
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
-            let files = self.spec.target.files.iter();
+            let files = self.spec.target().files.iter();
             let files = files.map(|file| format!("file {}", file.path));
             changed.done.changed.extend(files);
         }
@@ -221,7 +221,7 @@ impl Live<'_> {
 
     fn put_back(&mut self, only: &[String], is_by_hand: bool) -> Result<Changed, TunerError> {
         let is_asked = |subject: &str| only.is_empty() || only.iter().any(|it| it == subject);
-        let attached = self.spec.target.start.is_none();
+        let attached = self.spec.target().start.is_none();
         if let Some(in_memory) = scratch::for_full_disk(&self.scratch) {
             self.scratch = in_memory;
         }
@@ -295,7 +295,7 @@ impl Live<'_> {
 
     /// Runs the apply steps of a service that runs by itself. Returns whether there are any.
     fn tell_service(&mut self, instance: &Instance) -> Result<bool, TunerError> {
-        if self.spec.target.start.is_some() || self.spec.target.apply.is_empty() {
+        if self.spec.target().start.is_some() || self.spec.target().apply.is_empty() {
             return Ok(false);
         }
         instance
@@ -357,13 +357,13 @@ impl Live<'_> {
     /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or,
     /// one is in force already, before that one. The list alone has that of a command.
     fn keep_control_files(&self, is_command_s: bool) -> Result<(), Fault> {
-        if self.spec.target.files.is_empty() {
+        if self.spec.target().files.is_empty() {
             return Ok(());
         }
         let control = self.spec.space.default_configuration();
         let instance = self.prepare_promotion(&control)?;
         let mut kept = ControlFiles::kept_in(&self.state_dir).map_err(Fault::Harness)?;
-        for file in &self.spec.target.files {
+        for file in &self.spec.target().files {
             let contents = instance.contents_of(self.spec, file);
             let template = self.spec.dir.join(&file.template);
             let path = instance.path_of(file)?;
@@ -390,11 +390,11 @@ impl Live<'_> {
     }
 
     fn control_files_in_force(&self, instance: &Instance) -> Result<(), Fault> {
-        if self.spec.target.start.is_some() || self.spec.target.files.is_empty() {
+        if self.spec.target().start.is_some() || self.spec.target().files.is_empty() {
             return Ok(());
         }
         let mut kept = ControlFiles::kept_in(&self.state_dir).map_err(Fault::Harness)?;
-        let paths = self.spec.target.files.iter();
+        let paths = self.spec.target().files.iter();
         let paths: Result<Vec<PathBuf>, Fault> = paths.map(|it| instance.path_of(it)).collect();
         kept.come_into_force(&paths?);
         kept.keep(&self.state_dir).map_err(Fault::Harness)
@@ -412,7 +412,7 @@ impl Live<'_> {
         let kept = ControlFiles::kept_in(&self.state_dir);
         let control = self.spec.space.default_configuration();
         let mut files = FormerFiles::default();
-        for file in &self.spec.target.files {
+        for file in &self.spec.target().files {
             let path = instance.path_of(file)?;
             let subject = path.display().to_string();
             if !is_asked(&subject) {
@@ -474,7 +474,7 @@ impl Live<'_> {
     /// force between evaluations.
     pub(super) fn remember_apply(&self) -> Result<(), Fault> {
         let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
-        if self.spec.target.apply.is_empty() || is_kept {
+        if self.spec.target().apply.is_empty() || is_kept {
             return Ok(());
         }
         let own = match &self.baseline {

@@ -89,9 +89,9 @@ impl Slices {
 impl Live<'_> {
     /// Warms up what has just been started, as the specification wants it.
     pub(super) fn warm_up_sides(&mut self) -> Result<(), Fault> {
-        let evaluation = &self.spec.spec.evaluation;
+        let evaluation = &self.spec.written().evaluation;
         let (rule, fixed_s) = (evaluation.warm_up, evaluation.warm_up_s);
-        let is_parallel = self.spec.target.pairing == Pairing::Parallel;
+        let is_parallel = self.spec.target().pairing == Pairing::Parallel;
         let orders: Vec<Vec<Side>> = match is_parallel {
             true => vec![Side::BOTH.to_vec()],
             false => Side::BOTH.map(|side| vec![side]).to_vec(),
@@ -117,7 +117,7 @@ impl Live<'_> {
 
     /// Loads `order` slice by slice, until each side that has just been started is steady.
     fn warm_up_to_steady(&mut self, order: &[Side]) -> Result<WarmUp, Fault> {
-        let evaluation = &self.spec.spec.evaluation;
+        let evaluation = &self.spec.written().evaluation;
         let least = Duration::from_secs_f64(evaluation.warm_up_s);
         let most = Duration::from_secs_f64(evaluation.warm_up_at_most_s);
         let slice_s = evaluation.slice_s();
@@ -159,7 +159,7 @@ impl Live<'_> {
             false => "cpu_s_per_request",
         };
         let mut names = vec![cpu.to_owned()];
-        let objective = &self.spec.objective.metric;
+        let objective = &self.spec.objective().metric;
         names.extend(Some(objective.clone()).filter(|it| it != cpu));
         names
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use experiment_spec::{JsonStep, json_steps};
 use serde_json::Value;
 
 use super::error::ParseError;
@@ -56,19 +57,6 @@ pub fn parse_json(
             }
         })
         .collect()
-}
-
-/// Whether a JSON path is well-formed, for checking a spec before anything runs.
-///
-/// # Errors
-/// What is wrong with it.
-///
-/// ```
-/// assert!(tuner::parse::check_json_path("jobs[0].read.iops").is_ok());
-/// assert!(tuner::parse::check_json_path("jobs[zero]").is_err());
-/// ```
-pub fn check_json_path(path: &str) -> Result<(), String> {
-    steps(path).map(|_| ())
 }
 
 /// The JSON document in an output: all of it, or what begins on a later line.
@@ -138,82 +126,32 @@ fn scan(text: &str) -> (Vec<Value>, Option<String>) {
     (found, None)
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Key(String),
-    Index(usize),
-}
-
 fn follow<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
     let mut value = json;
-    for step in steps(path)? {
+    for step in json_steps(path)? {
         let next = match &step {
-            Step::Key(key) => value.get(key),
-            Step::Index(index) => value.get(index),
+            JsonStep::Key(key) => value.get(key),
+            JsonStep::Index(index) => value.get(index),
         };
         value = next.ok_or_else(|| match (&step, value) {
-            (Step::Key(key), Value::Object(object)) => {
+            (JsonStep::Key(key), Value::Object(object)) => {
                 let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
                 format!("no key `{key}`; there are: {}", keys.join(", "))
             }
-            (Step::Key(key), _) => format!("no object where `{key}` is looked for"),
-            (Step::Index(index), Value::Array(array)) => {
+            (JsonStep::Key(key), _) => format!("no object where `{key}` is looked for"),
+            (JsonStep::Index(index), Value::Array(array)) => {
                 format!("no element [{index}] in an array of {}", array.len())
             }
-            (Step::Index(index), _) => format!("no array where [{index}] is looked for"),
+            (JsonStep::Index(index), _) => format!("no array where [{index}] is looked for"),
         })?;
     }
     Ok(value)
 }
 
-fn steps(path: &str) -> Result<Vec<Step>, String> {
-    let mut rest = path.strip_prefix('$').unwrap_or(path);
-    let mut steps = Vec::new();
-    if rest.is_empty() {
-        return Err("it is empty".to_owned());
-    }
-    while !rest.is_empty() {
-        if let Some(inside) = rest.strip_prefix('[') {
-            rest = if let Some(quote) = inside.chars().next().filter(|c| matches!(c, '"' | '\'')) {
-                let (key, after) = inside[1..]
-                    .split_once(quote)
-                    .ok_or_else(|| format!("no closing {quote} after `[`"))?;
-                steps.push(Step::Key(key.to_owned()));
-                after
-                    .strip_prefix(']')
-                    .ok_or_else(|| format!("no `]` after `{key}`"))?
-            } else {
-                let (index, after) = inside
-                    .split_once(']')
-                    .ok_or_else(|| "no `]` after `[`".to_owned())?;
-                let index = index
-                    .parse()
-                    .map_err(|_| format!("`{index}` is neither an index nor a quoted key"))?;
-                steps.push(Step::Index(index));
-                after
-            };
-        } else {
-            // A dot separates; only the first key may stand without one.
-            let key_on = match rest.strip_prefix('.') {
-                Some(key_on) => key_on,
-                None if steps.is_empty() => rest,
-                None => return Err(format!("a dot or `[` is missing before `{rest}`")),
-            };
-            let end = key_on.find(['.', '[']).unwrap_or(key_on.len());
-            let (key, after) = key_on.split_at(end);
-            if key.is_empty() {
-                return Err("a key between two dots is empty".to_owned());
-            }
-            steps.push(Step::Key(key.to_owned()));
-            rest = after;
-        }
-    }
-    Ok(steps)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use experiment_spec::check_json_path;
     use proptest::prelude::*;
 
     fn read(path: &str, text: &str) -> Result<f64, ParseError> {

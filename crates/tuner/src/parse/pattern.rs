@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use regex::{Regex, RegexBuilder};
+use experiment_spec::compile_regex;
 
 use super::error::ParseError;
 use super::report::{first_lines, number};
@@ -11,8 +11,9 @@ use super::report::{first_lines, number};
 /// lines.
 ///
 /// # Errors
-/// [`ParseError::Pattern`] for a pattern that [`check_regex`] refuses, [`ParseError::NoMatch`],
-/// [`ParseError::NotANumber`] for a group that is not a number or took no part in the match.
+/// [`ParseError::Pattern`] for a pattern that [`check_regex`](super::check_regex) refuses,
+/// [`ParseError::NoMatch`], [`ParseError::NotANumber`] for a group that is not a number or took no
+/// part in the match.
 ///
 /// ```
 /// let patterns = [("qps".to_string(), r"^rate: ([0-9.]+)/s$".to_string())].into();
@@ -27,7 +28,7 @@ pub fn parse_regex(
     patterns
         .iter()
         .map(|(metric, pattern)| {
-            let regex = compile(pattern).map_err(|message| ParseError::Pattern {
+            let regex = compile_regex(pattern).map_err(|message| ParseError::Pattern {
                 metric: metric.clone(),
                 pattern: pattern.clone(),
                 message,
@@ -49,36 +50,10 @@ pub fn parse_regex(
         .collect()
 }
 
-/// Whether a pattern compiles and has a group to read the number from, for checking a spec before
-/// anything runs.
-///
-/// # Errors
-/// What is wrong with it.
-///
-/// ```
-/// assert!(tuner::parse::check_regex(r"tps = ([0-9.]+)").is_ok());
-/// assert!(tuner::parse::check_regex(r"tps = [0-9.]+").is_err());
-/// ```
-pub fn check_regex(pattern: &str) -> Result<(), String> {
-    compile(pattern).map(|_| ())
-}
-
-fn compile(pattern: &str) -> Result<Regex, String> {
-    let regex = RegexBuilder::new(pattern)
-        .multi_line(true)
-        .build()
-        .map_err(|error| error.to_string())?;
-    if regex.captures_len() < 2 {
-        return Err(
-            "it has no group: put the number in parentheses, like `rate: ([0-9.]+)`".to_owned(),
-        );
-    }
-    Ok(regex)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use experiment_spec::check_regex;
 
     fn read(pattern: &str, text: &str) -> Result<f64, ParseError> {
         let patterns = [("m".to_owned(), pattern.to_owned())].into();
