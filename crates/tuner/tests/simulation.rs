@@ -183,8 +183,8 @@ fn the_winner_is_not_throttled() {
 /// the control's cost: how many were aborted, and the blocks they took.
 fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
     use tuner::bench::{Arm, Bench};
-    let longer = POOLED.replace("blocks = 6", "blocks = 12");
-    let rules = loaded(&format!("seed = 1\n{longer}\n{OBJECTIVE}"));
+    let longer = EVALUATION.replace("blocks = 6", "blocks = 12");
+    let rules = loaded(&format!("seed = 1\n{POOLED_SPEC}\n{longer}\n{OBJECTIVE}"));
     let mut aborted = 0;
     let mut blocks = 0;
     for seed in 0..count {
