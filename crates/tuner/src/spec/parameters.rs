@@ -443,7 +443,6 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
         initial,
         initial_random: spec.search.initial_random,
         earlier: earlier::read_all(spec, source)?,
-        ..Settings::default()
     })
 }
 
