@@ -10,10 +10,12 @@ use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use crate::lock::lock;
 
 /// A file of more than this begins anew: about 60,000 entries.
 const BYTES_MAX: u64 = 16 << 20;
@@ -134,7 +136,7 @@ impl Audit {
     }
 
     fn append(&self, entry: &Entry) -> std::io::Result<()> {
-        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.writing);
         let mut file = crate::private::open_append(&self.path)?;
         if file.metadata()?.len() > BYTES_MAX {
             std::fs::rename(&self.path, self.former())?;

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
+
+use crate::lock::lock;
 
 /// Requests under way get that long at the end.
 const END_MAX: Duration = Duration::from_secs(3);
@@ -186,7 +188,7 @@ struct Open(Mutex<BTreeMap<u64, Connection>>);
 
 impl Open {
     fn map<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Connection>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&self.0))
     }
 
     /// Makes room for one more: closes a connection that has never sent a whole request, else one

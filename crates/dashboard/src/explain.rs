@@ -1,12 +1,14 @@
 //! What the surrogate model says of an experiment, kept until there is more to know.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bayes_opt::{Optimizer, Value};
 use coordinator::{Coordinator, Error};
 use serde::Serialize;
 use tuner::report::EvaluationRecord;
+
+use crate::lock::lock;
 
 /// A model is fitted to so many evaluations at the most: fitting grows with the third power of
 /// their number, and these are fitted in seconds.
@@ -103,7 +105,7 @@ impl Models {
     ) -> Result<T, Error> {
         let store = coordinator.store();
         let row = store.experiment(id)?;
-        let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut models = lock(&self.0);
         // Counting them costs little beside reading them.
         let ended = store.tally(id)?.ended;
         let is_fresh = models

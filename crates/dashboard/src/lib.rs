@@ -21,6 +21,7 @@ mod explain;
 mod format;
 mod limits;
 mod listeners;
+mod lock;
 mod names;
 mod notify;
 mod openapi;

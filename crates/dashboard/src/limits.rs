@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use crate::lock::lock;
 use crate::reply::Refusal;
 
 /// Clients that are told apart. The one that was quiet for longest is forgotten first.
@@ -68,7 +69,7 @@ impl Buckets {
             Client::SignIn(_) => (SIGN_INS_PER_S, SIGN_INS_AT_ONCE),
             _ => (self.per_s, (2.0 * self.per_s).max(1.0)),
         };
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = lock(&self.states);
         if states.len() >= CLIENTS_MAX && !states.contains_key(&client) {
             let quiet = states.iter().min_by_key(|(_, (_, since))| *since);
             if let Some(quiet) = quiet.map(|(client, _)| client.clone()) {

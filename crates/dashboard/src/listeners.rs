@@ -1,8 +1,10 @@
 //! The open event streams, counted by client.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::lock::lock;
 
 /// Streams at once.
 const STREAMS_MAX: usize = 256;
@@ -29,7 +31,7 @@ impl Listeners {
 
     /// Counts one more stream of a client, if it may have one.
     pub(crate) fn open(&self, name: &str) -> Result<(), String> {
-        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = lock(&self.by_name);
         let own = by_name.get(name).copied().unwrap_or(0);
         if own >= STREAMS_OF_ONE_MAX {
             return Err(format!(
@@ -47,7 +49,7 @@ impl Listeners {
 
     /// Counts one stream less.
     pub(crate) fn end(&self, name: &str) {
-        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = lock(&self.by_name);
         if let Some(own) = by_name.get_mut(name) {
             *own = own.saturating_sub(1);
         }

@@ -6,11 +6,12 @@
 //! outlive a restart by it. Times are those of [`crate::clock::Clock`], which never jumps.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::lock::lock;
 use crate::secret::{digest, random_hex};
 
 /// A session ends that long after signing in.
@@ -77,7 +78,7 @@ impl Sessions {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Session>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
 
     /// A full disk costs a sign-in after the next restart, and nothing else.

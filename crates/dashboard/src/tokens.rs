@@ -2,13 +2,14 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::access::{AccessError, is_built_in, is_reserved};
+use crate::lock::lock;
 use crate::role::Role;
 use crate::secret::{digest, random_hex};
 
@@ -216,7 +217,7 @@ impl Tokens {
 
     /// The valid token with that digest. A file that cannot be read admits nobody.
     pub(crate) fn find(&self, digest: &str, now: Timestamp) -> Option<NamedToken> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let file = std::fs::metadata(&self.file.0).ok();
         let changed = file.and_then(|it| Some((it.modified().ok()?, it.ino(), it.len())));
         if seen.0 != changed {

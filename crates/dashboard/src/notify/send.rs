@@ -151,8 +151,7 @@ fn signature(secret: &[u8], at_s: i64, body: &str) -> String {
         return String::new();
     };
     mac.update(format!("{at_s}.{body}").as_bytes());
-    let bytes = mac.finalize().into_bytes();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::secret::hex(&mac.finalize().into_bytes())
 }
 
 fn post(url: &Url, secret: Option<&Secret>, event: &Event) -> Result<(), String> {
