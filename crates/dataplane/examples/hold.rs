@@ -35,8 +35,6 @@ use rand::seq::SliceRandom as _;
 const REQUEST: &[u8; 64] = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
 /// Connections that wait for the server's answer at most: fewer than its backlog.
 const OPENING_MAX: usize = 256;
-/// How many requests ahead a connection is fetched from memory.
-const EXPECTED_AHEAD: usize = 16;
 /// Requests before each measurement: caches and timers are then as they stay.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The only timer: the stage ends.
@@ -156,9 +154,6 @@ impl Client {
                 return;
             };
             self.allowed -= 1;
-            if let Some(&later) = self.idle.get(EXPECTED_AHEAD) {
-                context.calls.expect(later);
-            }
             self.send(flow, row_left, context);
         }
     }

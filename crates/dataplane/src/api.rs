@@ -164,12 +164,6 @@ pub trait Calls {
     /// The application is done with received bytes: the flow's window opens by that much.
     fn recv_done(&mut self, flow: FlowId, len_bytes: usize);
 
-    /// The application is about to use a flow that it has not used for long: its state is fetched
-    /// from memory while other work goes on. A hint for applications with very many flows.
-    fn expect(&mut self, flow: FlowId) {
-        let _ = flow;
-    }
-
     /// Closes a flow after what is queued was sent.
     fn close(&mut self, flow: FlowId);
 

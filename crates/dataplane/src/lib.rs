@@ -42,7 +42,6 @@ pub mod launch;
 mod mailbox;
 mod mapping;
 pub mod metrics;
-mod prefetch;
 pub mod sandbox;
 pub mod shard;
 pub mod tcp;

@@ -5,10 +5,8 @@
 const SIZES_BYTES: [usize; 8] = [
     512, 2048, 8192, 32_768, 131_072, 524_288, 2_097_152, 8_388_608,
 ];
-/// Buffers of a size that are kept for later. Beyond this bound they go back to the allocator. A
-/// small answer keeps its buffer until a peer with nothing to say acknowledges it, after 40 ms: at
-/// 500,000 answers a second these are 20,000 buffers.
-const KEPT_MAX: [usize; 8] = [32_768, 1024, 256, 64, 16, 4, 1, 0];
+/// Buffers of a size that are kept for later. Beyond this bound they go back to the allocator.
+const KEPT_MAX: [usize; 8] = [4096, 1024, 256, 64, 16, 4, 1, 0];
 
 /// Buffers up to this size may use all of the pool: an answer of a few KiB finds room even where
 /// others hold all that large buffers may have.

@@ -6,13 +6,12 @@ use super::Event;
 use super::buffer::{ByteQueue, Pool};
 use super::config::{Config, Counters};
 use super::congestion::Congestion;
-use super::lanes::{Lanes, Soon};
 use super::neighbours::{NeighbourId, Neighbours};
 use super::reassembly::Reassembly;
 use super::recovery::{Phase, Recovery};
 use super::rtt::Estimator;
 use super::secrets::Ends;
-use super::sequence::{at_most, before, distance, earlier};
+use super::sequence::{before, distance, earlier};
 use super::timers::Wheel;
 use super::wire::segment::TIMESTAMPS_BYTES;
 use crate::api::{DeadReason, FlowId};
@@ -103,20 +102,8 @@ impl Flags {
     pub(crate) const SMALL_DUE: Flags = Flags(1 << 22);
     /// The path seems to swallow large segments: this connection sends small ones.
     pub(crate) const BLACK_HOLE: Flags = Flags(1 << 20);
-    /// A timer for an acknowledgement is in its lane.
-    pub(crate) const SOON_ACKNOWLEDGES: Flags = Flags(1 << 23);
-    /// A timer for a retransmission is in its lane.
-    pub(crate) const SOON_RESENDS: Flags = Flags(1 << 24);
     /// Both ends scale their windows.
     pub(crate) const SCALED: Flags = Flags(1 << 21);
-
-    /// The flag of a timer in this lane.
-    pub(crate) const fn of_lane(soon: Soon) -> Flags {
-        match soon {
-            Soon::Acknowledge => Flags::SOON_ACKNOWLEDGES,
-            Soon::Resend => Flags::SOON_RESENDS,
-        }
-    }
 
     pub(crate) const fn has(self, flag: Flags) -> bool {
         self.0 & flag.0 != 0
@@ -153,7 +140,6 @@ pub(crate) struct Context {
     pub(crate) now_us: u64,
     pub(crate) now_ms: u32,
     pub(crate) wheel: Wheel,
-    pub(crate) lanes: Lanes,
     pub(crate) pool: Pool,
     pub(crate) neighbours: Neighbours,
     pub(crate) events: Vec<Event>,
@@ -368,15 +354,7 @@ impl Connection {
         let wait_ms = self.rtt.timeout_ms(context.config.resend_floor_ms);
         self.resend_at_ms = context.now_ms.wrapping_add(wait_ms);
         self.flags.set(Flags::RESEND_ARMED);
-        self.schedule_soon(context, Soon::Resend, wait_ms);
-    }
-
-    /// Starts the timer of the delayed acknowledgement.
-    pub(crate) fn arm_acknowledgement(&mut self, context: &mut Context) {
-        let wait_ms = context.config.delayed_ack_ms;
-        self.ack_at_ms = context.now_ms.wrapping_add(wait_ms);
-        self.flags.set(Flags::ACK_ARMED);
-        self.schedule_soon(context, Soon::Acknowledge, wait_ms);
+        self.schedule(context, self.resend_at_ms);
     }
 
     /// Starts the timer of keep-alive, FIN-WAIT-2 or TIME-WAIT.
@@ -386,41 +364,19 @@ impl Connection {
         self.schedule(context, self.idle_at_ms);
     }
 
-    /// Makes sure that this connection is woken by then. A timer that stands earlier is left alone:
-    /// going off, it looks at the deadlines again.
+    /// Makes sure that the wheel wakes this connection by then. A timer that stands earlier is left
+    /// alone: going off, it looks at the deadlines again.
     pub(crate) fn schedule(&self, context: &mut Context, at_ms: u32) {
-        if !self.is_woken_by(context, at_ms) {
+        let is_late = context
+            .wheel
+            .at_ms(self.slot)
+            .is_none_or(|set_ms| before(at_ms, set_ms));
+        if is_late {
             context.wheel.set(self.slot, at_ms);
         }
     }
 
-    /// The same for a wait that may have a lane.
-    fn schedule_soon(&mut self, context: &mut Context, soon: Soon, wait_ms: u32) {
-        let (now_ms, slot) = (context.now_ms, self.slot);
-        let at_ms = now_ms.wrapping_add(wait_ms);
-        if self.is_woken_by(context, at_ms) {
-            return;
-        }
-        let has_lane = wait_ms == context.lanes.wait_ms(soon);
-        if has_lane && context.lanes.set(soon, now_ms, slot) {
-            self.flags.set(Flags::of_lane(soon));
-        } else {
-            context.wheel.set(slot, at_ms);
-        }
-    }
-
-    fn is_woken_by(&self, context: &Context, at_ms: u32) -> bool {
-        // A timer in a lane goes off before one that would be set there now.
-        let is_in_lane = |soon: Soon| {
-            let latest_ms = context.now_ms.wrapping_add(context.lanes.wait_ms(soon));
-            self.flags.has(Flags::of_lane(soon)) && at_most(latest_ms, at_ms)
-        };
-        let in_wheel = || context.wheel.at_ms(self.slot);
-        Soon::ALL.into_iter().any(is_in_lane)
-            || in_wheel().is_some_and(|set_ms| at_most(set_ms, at_ms))
-    }
-
-    /// Sees to the deadlines that are left.
+    /// Sets the wheel by the deadlines that are left.
     pub(crate) fn reschedule(&self, context: &mut Context) {
         let deadlines = [
             (Flags::RESEND_ARMED, self.resend_at_ms),
@@ -433,7 +389,7 @@ impl Connection {
             .map(|(_, at_ms)| *at_ms)
             .reduce(earlier);
         if let Some(at_ms) = next {
-            self.schedule(context, at_ms);
+            context.wheel.set(self.slot, at_ms);
         }
     }
 

@@ -3,14 +3,12 @@
 use super::Event;
 use super::buffer::index;
 use super::connection::{Flags, State};
-use super::expect::FETCHED_AHEAD;
-use super::lanes::Soon;
 use super::sequence::low32;
 use super::stack::Stack;
 
 /// How often applications that were refused memory try again, in milliseconds.
 const STARVED_MS: u32 = 10;
-/// Timers of each kind that one call of [`Stack::expire`] serves at most.
+/// Timers that one call of [`Stack::expire`] serves at most.
 const EXPIRED_MAX: usize = 1024;
 
 impl Stack {
@@ -24,9 +22,7 @@ impl Stack {
         self.context.now_ms = now_ms;
         let mut expired = std::mem::take(&mut self.expired);
         self.context.wheel.expire(now_ms, &mut expired, EXPIRED_MAX);
-        for at in 0..expired.len() {
-            self.expect_expired(expired.get(at + FETCHED_AHEAD).copied());
-            let slot = expired[at];
+        for slot in expired.drain(..) {
             if let Some(connection) = self.connections.get_mut(index(slot))
                 && connection.state != State::Free
                 && connection.expire(&mut self.context)
@@ -34,9 +30,7 @@ impl Stack {
                 self.remove(slot);
             }
         }
-        expired.clear();
         self.expired = expired;
-        self.expire_lanes(now_ms);
         self.forget_finished_waits();
         self.wake_starved();
     }
@@ -66,34 +60,10 @@ impl Stack {
 
     /// Milliseconds until a timer may be due.
     pub fn wait_ms(&self) -> Option<u32> {
-        let waits = [
-            self.context.wheel.wait_ms(),
-            self.context.lanes.next_ms(self.context.now_ms),
-        ];
-        let wait_ms = waits.into_iter().flatten().min();
+        let wait_ms = self.context.wheel.wait_ms();
         if self.context.starved.is_empty() {
             return wait_ms;
         }
         Some(wait_ms.map_or(STARVED_MS, |wait_ms| wait_ms.min(STARVED_MS)))
-    }
-
-    /// Serves timers in lanes that are due.
-    fn expire_lanes(&mut self, now_ms: u32) {
-        for soon in Soon::ALL {
-            for _ in 0..EXPIRED_MAX {
-                let Some(slot) = self.context.lanes.expire(soon, now_ms) else {
-                    break;
-                };
-                self.expect_expired(self.context.lanes.later(soon, FETCHED_AHEAD));
-                let Some(connection) = self.connections.get_mut(index(slot)) else {
-                    continue;
-                };
-                // The timer may be of an earlier connection: then this one looks once too often.
-                connection.flags.clear(Flags::of_lane(soon));
-                if connection.state != State::Free && connection.expire(&mut self.context) {
-                    self.remove(slot);
-                }
-            }
-        }
     }
 }

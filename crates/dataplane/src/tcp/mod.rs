@@ -13,11 +13,9 @@
 //! | `input`, `arrival` | a segment arrives at a connection | RFC 9293, 5961, 7323 |
 //! | `handshake`, `acknowledgement`, `payload`, `closing` | what the parts of a segment do | RFC 9293, 6675, 5681 |
 //! | `output`, `flush`, `frames` | what is sent, when, and how | RFC 9293, 6675, 3042 |
-//! | `timers`, `lanes` | long timers, and those that nearly every request has | – |
 //! | `expiry`, `timeouts` | timers go off | RFC 6298, 9293 |
 //! | `recovery`, `congestion`, `rtt` | what is lost, how much may be in flight | RFC 6675, 6582, 5681, 6298 |
 //! | `control`, `neighbours` | ARP, NDP, ICMP, path MTU | RFC 826, 4861, 1191, 8201, 5927 |
-//! | `expect` | connections are fetched from memory before their turn | – |
 //! | `directory`, `sharing`, `moves` | several stacks on one interface | – |
 //! | `secrets` | sequence numbers and cookies | RFC 6528, 4987 |
 //!
@@ -33,13 +31,11 @@ mod congestion;
 mod connection;
 mod control;
 mod directory;
-mod expect;
 mod expiry;
 mod flush;
 mod frames;
 mod handshake;
 mod input;
-mod lanes;
 mod listen;
 mod moves;
 mod neighbours;

@@ -2,7 +2,6 @@
 
 use super::buffer::index;
 use super::connection::{Connection, Flags, State};
-use super::lanes::Soon;
 use super::stack::Stack;
 use super::wire::Ip;
 use super::wire::ethernet::Mac;
@@ -91,10 +90,6 @@ impl Stack {
         }
         if connection.flags.take(Flags::BLOCKED) {
             connection.wait_for_room(context);
-        }
-        // Its timers in lanes have stayed behind.
-        for soon in Soon::ALL {
-            connection.flags.clear(Flags::of_lane(soon));
         }
         connection.reschedule(context);
         connection.flags.clear(Flags::LISTED);

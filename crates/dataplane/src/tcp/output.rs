@@ -317,7 +317,9 @@ impl Connection {
                 return Turn::Full;
             }
         } else if self.flags.take(Flags::ACK_LATER) && !self.flags.has(Flags::ACK_ARMED) {
-            self.arm_acknowledgement(context);
+            self.ack_at_ms = context.now_ms.wrapping_add(context.config.delayed_ack_ms);
+            self.flags.set(Flags::ACK_ARMED);
+            self.schedule(context, self.ack_at_ms);
         }
         Turn::Done
     }

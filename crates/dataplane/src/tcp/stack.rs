@@ -10,7 +10,6 @@ use super::config::{Config, Counters};
 use super::connection::{Connection, Context};
 use super::control::RateLimit;
 use super::directory::Share;
-use super::lanes::Lanes;
 use super::neighbours::Neighbours;
 use super::secrets::Secrets;
 use super::sequence::low32;
@@ -40,8 +39,6 @@ pub struct Stack {
     pub(super) listeners: Vec<Listener>,
     pub(super) is_listening: bool,
     pub(super) expired: Vec<u32>,
-    /// Hashes of [`Stack::expect`]'s frames.
-    pub(super) expected: Vec<u64>,
     pub(super) replies: RateLimit,
     pub(super) cookies_until_ms: Option<u32>,
     pub(super) next_port: u16,
@@ -65,18 +62,12 @@ impl Stack {
             listeners: Vec::new(),
             is_listening: true,
             expired: Vec::new(),
-            expected: Vec::new(),
             replies: RateLimit::default(),
             cookies_until_ms: None,
             next_port: EPHEMERAL_FIRST + length16(index(offset & 0x3fff)),
             next_source: 0,
             context: Context {
                 wheel: Wheel::new(now_ms, connections_max),
-                lanes: Lanes::new(
-                    config.delayed_ack_ms,
-                    config.resend_floor_ms,
-                    connections_max,
-                ),
                 pool: Pool::new(config.memory_max_bytes),
                 neighbours: Neighbours::default(),
                 events: Vec::new(),
@@ -119,7 +110,6 @@ impl Stack {
         self.connections.len() * size_of::<Connection>()
             + self.table.len() * (size_of::<u32>() + 1)
             + self.context.wheel.memory_bytes()
-            + self.context.lanes.memory_bytes()
             + self.context.pool.used_bytes()
     }
 

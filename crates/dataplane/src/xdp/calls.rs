@@ -38,10 +38,6 @@ impl Calls for XdpCalls {
         self.stack.receive_done(flow, len_bytes);
     }
 
-    fn expect(&mut self, flow: FlowId) {
-        self.stack.expect_flow(flow);
-    }
-
     fn close(&mut self, flow: FlowId) {
         self.stack.close(flow);
     }

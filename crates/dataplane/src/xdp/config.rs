@@ -63,7 +63,6 @@ pub(super) fn make_stack(
     }
     change(&mut settings);
     let mut stack = Stack::new(settings, Time::now().0 / 1000);
-    stack.prefer_large_pages();
     for address in &config.listen {
         let ip = (!address.ip().is_unspecified()).then(|| Ip::from(address.ip()));
         stack.listen(ip, address.port());

@@ -3,7 +3,6 @@
 use super::script::{frame, parse_frame};
 use super::{Frames, LOCAL, LOCAL_MAC, config};
 use crate::api::FlowId;
-use crate::tcp::expect::ends_of;
 use crate::tcp::wire::segment::{ACK, RST, SYN, Segment};
 use crate::tcp::{Config, Event, Stack};
 
@@ -242,23 +241,6 @@ fn an_idle_connection_is_small() {
     }
     let each = world.stack.memory_bytes() / world.stack.connections();
     assert!(each <= 512, "{each} bytes a connection");
-}
-
-#[test]
-fn the_connection_of_a_frame_is_known_before_the_frame_is_taken() {
-    let mut world = World::new(|_| {});
-    let (flow, next) = world.open(1);
-    let frame = frame(&next, b"hello");
-    assert_eq!(ends_of(&frame), world.stack.ends(flow));
-    for length in 0..frame.len() {
-        let _ = ends_of(&frame[..length]);
-    }
-    // Only so many connections are fetched, and a frame that is expected is taken like another.
-    for port in 2..=20_000 {
-        world.open(port);
-    }
-    world.stack.expect([&frame[..], &[]].into_iter());
-    world.echo(flow, &next);
 }
 
 #[test]
