@@ -238,7 +238,8 @@ fn mail_arrives_in_a_mailbox_by_a_real_mail_server() {
         "url": "https://tuner.example/experiments/7",
     });
     let due = json!({
-        "receiver": "email[0]", "event": drifted, "failures": 0, "due": "2026-03-02T12:00:00Z",
+        "receiver": "email[0]", "event": drifted, "failures": 0,
+        "since": jiff::Timestamp::now().to_string(), "due": "2026-03-02T12:00:00Z",
     });
     let kept =
         json!({ "last": 1, "seen": { "experiments": {}, "trouble": null }, "waiting": [due] });
