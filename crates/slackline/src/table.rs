@@ -401,7 +401,7 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
     text
 }
 
-/// Says what [`CheckedSpec::remarks`] says with this process's PATH.
+/// Says what [`tuner::remarks`] says with this process's PATH.
 pub(crate) fn warn(spec: &CheckedSpec) {
     for remark in tuner::remarks(spec, &std::env::var_os("PATH").unwrap_or_default()) {
         crate::output::message(&format!("warning: {remark}"));
