@@ -97,13 +97,11 @@ pub(super) fn check_space(
         let mut kind = kind_of(parameter).map_err(failed)?;
         let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
         // A live value that means "no limit" may be named already.
-        special.extend(live_special.filter(|live| {
-            !parameter
-                .special
-                .iter()
-                .map(Value::from)
-                .any(|named| named == *live)
-        }));
+        if let Some(live) = live_special
+            && !special.contains(&live)
+        {
+            special.push(live);
+        }
         if parameter.default.is_none()
             && let Some(default) = &default
             && !special.contains(default)

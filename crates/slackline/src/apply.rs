@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use bayes_opt::Configuration;
 use host::Roots;
-use tuner::SpecError;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report, difference};
@@ -31,12 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let report = read(&arguments.report)?;
     let roots = Roots::default();
-    let spec = report.checked(&roots).map_err(|error| SpecError {
-        // The specification is a part of the report, and its lines are not those of the file.
-        file: arguments.report.clone(),
-        line: None,
-        ..error
-    })?;
+    let spec = report.checked(&arguments.report, &roots)?;
     let configuration = chosen(&report, arguments.configuration)?;
     message(&format!(
         "{}: {}",

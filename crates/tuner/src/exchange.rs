@@ -1,7 +1,7 @@
 //! A report as a starting point: its specification again, and a configuration of it as files.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bayes_opt::Configuration;
 use host::{Roots, boot_setting};
@@ -17,11 +17,11 @@ use crate::{template, verification};
 
 impl Report {
     /// Its specification, checked against this host; the control is that of the report, whatever
-    /// the host's knobs have now.
+    /// the host's knobs have now. `file` is the report's file, for errors.
     ///
     /// # Errors
     /// What is wrong with it on this host.
-    pub fn checked(&self, roots: &Roots) -> Result<CheckedSpec, SpecError> {
+    pub fn checked(&self, file: &Path, roots: &Roots) -> Result<CheckedSpec, SpecError> {
         let mut spec = self.spec.clone();
         spec.name = Some(self.name.clone());
         for parameter in &mut spec.parameters {
@@ -29,14 +29,20 @@ impl Report {
                 parameter.pin(value);
             }
         }
-        let path = self.dir.join("report.json");
+        // The specification is a part of the report: its lines are not those of the file.
+        let in_report = |error: SpecError| SpecError {
+            file: file.to_path_buf(),
+            line: None,
+            ..error
+        };
         let text = serde_json::to_string(&spec).map_err(|error| SpecError {
-            file: path.clone(),
+            file: file.to_path_buf(),
             line: None,
             key: String::new(),
             message: error.to_string(),
         })?;
-        spec::check(text, &path, roots)
+        // Relative paths start in the directory of the specification.
+        spec::check(text, &self.dir.join("report.json"), roots).map_err(in_report)
     }
 
     /// The evaluation of that number.

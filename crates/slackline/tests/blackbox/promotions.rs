@@ -162,6 +162,15 @@ fn commands_and_server_show_each_other_s_promotions() {
     Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
     assert_eq!(toy.knob(), FIRST);
     assert_eq!(server.get("/promotions")["commands"], json!([]));
+
+    // What is wrong with the specification in a report is said of the report's own file.
+    let mut other: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    other["spec"]["objective"]["metric"] = json!("not_measured");
+    let other_path = toy.path("other.json");
+    std::fs::write(&other_path, other.to_string()).unwrap();
+    let place = format!("{}: objective.metric: ", other_path.display());
+    let apply = toy.slackline(&["apply", other_path.to_str().unwrap()]);
+    Ended::of(apply).with_code(2).saying(&[&place]);
 }
 
 /// The service refuses to be told of anything while a file `stuck` is there, and is slow to be told
