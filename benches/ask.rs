@@ -3,41 +3,14 @@
 use std::hint::black_box;
 
 use bayes_opt::{
-    Configuration, Kind, MeasuredValue, Observation, ObservedOutcome, Optimizer, Parameter,
-    Settings, Space, Value,
+    Configuration, MeasuredValue, Observation, ObservedOutcome, Optimizer, Settings, Value,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
-/// Parameters of all kinds, in turns.
-fn space(parameters: usize) -> Space {
-    let kind = |k: usize| match k % 4 {
-        0 => Kind::Float {
-            low: 0.0,
-            high: 1.0,
-            step: None,
-            log: false,
-        },
-        1 => Kind::Int {
-            low: 1,
-            high: 4096,
-            step: 1,
-            log: true,
-        },
-        2 => Kind::Categorical {
-            values: vec!["a".into(), "b".into(), "c".into()],
-        },
-        _ => Kind::Int {
-            low: 0,
-            high: 100,
-            step: 5,
-            log: false,
-        },
-    };
-    let list = (0..parameters)
-        .map(|k| Parameter::new(format!("p{k:02}"), kind(k)))
-        .collect();
-    Space::new(list, vec![]).unwrap()
-}
+use self::mixed_space::mixed_space;
+
+#[path = "../crates/bayes-opt/tests/search/mixed_space.rs"]
+mod mixed_space;
 
 /// The objective: its optimum is inside the range of the first two parameters.
 fn measure(configuration: &Configuration) -> MeasuredValue {
@@ -62,7 +35,7 @@ fn optimizer(observations: usize, parameters: usize) -> Optimizer {
         initial_random: Some(observations),
         ..Settings::default()
     };
-    let mut optimizer = Optimizer::new(space(parameters), settings).unwrap();
+    let mut optimizer = Optimizer::new(mixed_space(parameters), settings).unwrap();
     for _ in 0..=observations {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         tell(&mut optimizer, configuration);

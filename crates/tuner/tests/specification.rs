@@ -3,65 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use host::Roots;
 use tuner::spec::load;
 
-/// A sound specification; `line 1` is its name.
-const SOUND: &str = r#"name = "sound"
-[[parameters]]
-name = "threads"
-type = "int"
-low = 1
-high = 32
-default = 16
-[target]
-start = ["sleep", "9"]
-[workload]
-command = ["true"]
-json = { requests = "requests", latency_p99_us = "p99" }
-[objective]
-metric = "cpu_s_per_request"
-"#;
+#[path = "../../experiment-spec/tests/spec_errors/fixture.rs"]
+mod fixture;
 
-/// The error once `from` has become `to`, without the file's directory.
-fn error_with(from: &str, to: &str) -> String {
-    assert!(SOUND.contains(from), "{from}");
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("spec.toml");
-    std::fs::write(&path, SOUND.replacen(from, to, 1)).unwrap();
-    match load(&path, &Roots::default()) {
-        Ok(_) => "no error".to_owned(),
-        Err(error) => error
-            .to_string()
-            .replace(&format!("{}/", dir.path().display()), ""),
-    }
-}
-
-/// Where the error stands, and what its words must name.
-#[track_caller]
-fn expect_named(from: &str, to: &str, place: &str, words: &[&str]) {
-    let error = error_with(from, to);
-    assert!(error.starts_with(place), "{error}");
-    for word in words {
-        assert!(error.contains(word), "{word} in {error}");
-    }
-}
-
-/// A tree with one sysctl.
-fn fake() -> (tempfile::TempDir, Roots) {
-    let tree = tempfile::tempdir().unwrap();
-    let vm = tree.path().join("proc/sys/vm");
-    std::fs::create_dir_all(&vm).unwrap();
-    std::fs::write(vm.join("swappiness"), "60\n").unwrap();
-    let roots = Roots::at(tree.path());
-    (tree, roots)
-}
-
-fn with_knob(lines: &str) -> String {
-    format!(
-        "{SOUND}[[parameters]]\nname = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{lines}\n"
-    )
-}
+use self::fixture::{error_with, expect_named, fake, with_knob};
 
 #[test]
 fn told_lines_have_the_direction_of_the_goal() {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 mod edges;
+mod mixed_space;
 mod pairs;
 mod start;
 
@@ -14,6 +15,8 @@ use bayes_opt::{
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use self::mixed_space::mixed_space;
 
 fn float(name: &str, low: f64, high: f64) -> Parameter {
     Parameter::new(
@@ -180,34 +183,8 @@ fn ask_is_fast() {
         .iter()
         .flat_map(|size| [(*size, false), (*size, true)]);
     for ((observations, parameters, limit_ms), some_crash) in all {
-        let kind = |k: usize| match k % 4 {
-            0 => Kind::Float {
-                low: 0.0,
-                high: 1.0,
-                step: None,
-                log: false,
-            },
-            1 => Kind::Int {
-                low: 1,
-                high: 4096,
-                step: 1,
-                log: true,
-            },
-            2 => Kind::Categorical {
-                values: vec!["a".into(), "b".into(), "c".into()],
-            },
-            _ => Kind::Int {
-                low: 0,
-                high: 100,
-                step: 5,
-                log: false,
-            },
-        };
-        let list = (0..parameters)
-            .map(|k| Parameter::new(format!("p{k:02}"), kind(k)))
-            .collect();
         let mut optimizer = Optimizer::new(
-            Space::new(list, vec![]).unwrap(),
+            mixed_space(parameters),
             Settings {
                 initial_random: Some(observations),
                 ..Settings::default()

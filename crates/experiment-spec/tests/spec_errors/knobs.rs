@@ -2,23 +2,8 @@
 
 use host::Roots;
 
+use crate::fixture::{fake, with_knob};
 use crate::{SOUND, error_in, load};
-
-/// A tree with one sysctl.
-fn fake() -> (tempfile::TempDir, Roots) {
-    let tree = tempfile::tempdir().unwrap();
-    let vm = tree.path().join("proc/sys/vm");
-    std::fs::create_dir_all(&vm).unwrap();
-    std::fs::write(vm.join("swappiness"), "60\n").unwrap();
-    let roots = Roots::at(tree.path());
-    (tree, roots)
-}
-
-fn with_knob(lines: &str) -> String {
-    format!(
-        "{SOUND}[[parameters]]\nname = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{lines}\n"
-    )
-}
 
 #[test]
 fn an_absent_knob_is_an_error_unless_it_is_optional() {

@@ -8,64 +8,21 @@ use std::path::Path;
 use experiment_spec::{CheckedSpec, SpecContext, SpecError};
 use host::Roots;
 
+use self::fixture::{SOUND, error_in, error_with, expect_named};
+
 mod continuous;
+mod fixture;
 mod knobs;
 mod latency;
 mod ranges;
-
-/// A sound specification; `line 1` is its name.
-const SOUND: &str = r#"name = "sound"
-[[parameters]]
-name = "threads"
-type = "int"
-low = 1
-high = 32
-default = 16
-[target]
-start = ["sleep", "9"]
-[workload]
-command = ["true"]
-json = { requests = "requests", latency_p99_us = "p99" }
-[objective]
-metric = "cpu_s_per_request"
-"#;
 
 fn load(path: &Path, roots: &Roots) -> Result<CheckedSpec, SpecError> {
     SpecContext::new(roots).load(path)
 }
 
-/// The error of `text` in a file of that name, without its directory.
-fn error_in(file: &str, text: &str, roots: &Roots) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(file);
-    std::fs::write(&path, text).unwrap();
-    match load(&path, roots) {
-        Ok(_) => "no error".to_owned(),
-        Err(error) => error
-            .to_string()
-            .replace(&format!("{}/", dir.path().display()), ""),
-    }
-}
-
-/// The error once `from` has become `to`.
-fn error_with(from: &str, to: &str) -> String {
-    assert!(SOUND.contains(from), "{from}");
-    error_in("spec.toml", &SOUND.replacen(from, to, 1), &Roots::default())
-}
-
 #[track_caller]
 fn expect(from: &str, to: &str, error: &str) {
     assert_eq!(error_with(from, to), error);
-}
-
-/// Where the words are another crate's: where it stands, and what they must name.
-#[track_caller]
-fn expect_named(from: &str, to: &str, place: &str, words: &[&str]) {
-    let error = error_with(from, to);
-    assert!(error.starts_with(place), "{error}");
-    for word in words {
-        assert!(error.contains(word), "{word} in {error}");
-    }
 }
 
 #[test]
