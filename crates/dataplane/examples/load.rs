@@ -71,7 +71,7 @@ impl Pending {
 
     /// Takes a piece of the answer, and says whether that was the last one.
     fn take(&mut self, shape: &str, data: &[u8]) -> bool {
-        if self.lines == 0 && self.end == [0; END_BYTES] {
+        if self.end == [0; END_BYTES] {
             self.has_length = data.starts_with(b"$") && !data.starts_with(b"$-1");
         }
         self.left = self.left.saturating_sub(data.len());

@@ -2,7 +2,7 @@
 
 use super::measure::{Bench, OBJECTIVE_P99_US, Start};
 use super::peers::{cache_shape, echo_shape};
-use super::servers::{INTERFACE, PORT, SERVER, Steering};
+use super::servers::{INTERFACE, Steering};
 
 impl Bench {
     pub(super) fn echo(&mut self) -> anyhow::Result<()> {
@@ -55,11 +55,7 @@ impl Bench {
     }
 
     pub(super) fn batch(&mut self) -> anyhow::Result<()> {
-        let command = |bound: &str| {
-            let cache = self.example("cache");
-            let command = format!("env {bound} {cache} {SERVER}:{PORT} 1024 0 spin");
-            command.split(' ').map(str::to_owned).collect()
-        };
+        let command = |bound: &str| self.cache_server(bound, &["spin"]);
         let servers: [Start<'static>; 3] = [
             ("bound 1", command("BATCH=1")),
             ("bound 64", command("BATCH=64")),
@@ -101,11 +97,7 @@ impl Bench {
     /// Answers of 64 KiB, sent by SEND_ZC and not. On a veth pair the kernel copies what was sent
     /// without a copy when the other side receives it.
     pub(super) fn copies(&mut self) {
-        let command = |setting: &str| {
-            let cache = self.example("cache");
-            let command = format!("env {setting} {cache} {SERVER}:{PORT} 1024 0 learn");
-            command.split(' ').map(str::to_owned).collect()
-        };
+        let command = |setting: &str| self.cache_server(setting, &["learn"]);
         let servers: [Start<'static>; 2] = [
             ("copied", command("ZERO_COPY=1000000000")),
             ("not copied", command("ZERO_COPY=16384")),
@@ -137,17 +129,15 @@ impl Bench {
     /// The cache with its TCP stack in the same process, and in one of its own: on the same CPU,
     /// and on another one where neither server nor client runs.
     pub(super) fn isolated(&mut self) -> anyhow::Result<()> {
-        let command = |stack_cpu: &str| {
-            let cache = self.example("cache");
-            let command = format!("{cache} {SERVER}:{PORT} 1024 0 learn {INTERFACE} {stack_cpu}");
-            command.trim_end().split(' ').map(str::to_owned).collect()
+        let command = |stack_cpu: &[&str]| {
+            self.cache_server("", &[&["learn", INTERFACE], stack_cpu].concat())
         };
         let mut servers: Vec<Start<'static>> = vec![
-            ("one process", command("")),
-            ("two processes, one CPU", command("0")),
+            ("one process", command(&[])),
+            ("two processes, one CPU", command(&["0"])),
         ];
         if std::thread::available_parallelism()?.get() > 2 {
-            servers.push(("two processes, two CPUs", command("2")));
+            servers.push(("two processes, two CPUs", command(&["2"])));
         }
         for (shape, connections) in [
             ("memtier", 1),

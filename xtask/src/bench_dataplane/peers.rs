@@ -66,17 +66,21 @@ impl Bench {
         Ok(pinned(&format!("nginx -c {}", path.display())))
     }
 
+    /// The runtime's cache with 1 GiB on CPU 0. `setting` is a variable of its environment, or
+    /// empty.
+    pub(super) fn cache_server(&self, setting: &str, more: &[&str]) -> Vec<String> {
+        let (cache, address) = (self.example("cache"), format!("{SERVER}:{PORT}"));
+        let mut words: Vec<String> = Vec::new();
+        if !setting.is_empty() {
+            words.extend(["env".into(), setting.into()]);
+        }
+        words.extend([cache, address, "1024".into(), "0".into()]);
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        words
+    }
+
     pub(super) fn cache_servers(&self) -> Vec<Start<'static>> {
-        let cache = |more: &[&str]| {
-            let mut words = vec![
-                self.example("cache"),
-                format!("{SERVER}:{PORT}"),
-                "1024".into(),
-                "0".into(),
-            ];
-            words.extend(more.iter().map(|word| (*word).to_owned()));
-            words
-        };
+        let cache = |more: &[&str]| self.cache_server("", more);
         vec![
             (
                 "memcached",
