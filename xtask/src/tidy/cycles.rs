@@ -1,7 +1,6 @@
 //! Files of one crate that need each other: whoever reads one of them has to read all.
 //!
-//! ARCHITECTURE.md has a table of them. A row names the files of a cycle and its reason, or says
-//! how many files of a crate are in cycles that wait to be opened. That number only falls.
+//! ARCHITECTURE.md has a table of those that stay. A row names the files of a cycle and its reason.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,16 +19,8 @@ const HEADING: &str = "## Files that need each other";
 struct Stated {
     line: usize,
     name: String,
-    what: What,
-}
-
-/// What a row states.
-#[derive(Debug, PartialEq)]
-enum What {
-    /// The files of one cycle, which has a reason.
-    Cycle(BTreeSet<String>),
-    /// How many files of the crate are in cycles that wait to be opened.
-    Waiting(usize),
+    /// The files of the cycle.
+    files: BTreeSet<String>,
 }
 
 /// One cycle.
@@ -56,20 +47,12 @@ pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
                 cycles.extend(cycles_of(&Modules::read(&entry)?, &source));
             }
         }
-        let mut take = |what: &dyn Fn(&What) -> bool| {
-            let is_it = |row: &Stated| row.name == name && what(&row.what);
-            let place = stated.iter().position(is_it)?;
-            Some(stated.remove(place).what)
-        };
         cycles.retain(|cycle| {
-            let is_it = |what: &What| matches!(what, What::Cycle(files) if *files == cycle.files);
-            take(&is_it).is_none()
+            let is_it = |row: &Stated| row.name == name && row.files == cycle.files;
+            let place = stated.iter().position(is_it);
+            place.map(|place| stated.remove(place)).is_none()
         });
-        let waiting = match take(&|what| matches!(what, What::Waiting(_))) {
-            Some(What::Waiting(files)) => files,
-            _ => 0,
-        };
-        findings.extend(judge(&name, &cycles, waiting));
+        findings.extend(judge(&name, &cycles));
     }
     findings.extend(stated.iter().map(|row| Finding {
         path: PathBuf::from(STATED_IN),
@@ -80,28 +63,17 @@ pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
 }
 
 /// What is said of the cycles of a crate that have no reason.
-fn judge(name: &str, left: &[Cycle], waiting: usize) -> Vec<Finding> {
-    let files: usize = left.iter().map(|cycle| cycle.files.len()).sum();
-    let finding = |message| Finding {
+fn judge(name: &str, left: &[Cycle]) -> Vec<Finding> {
+    let finding = |cycle: &Cycle| Finding {
         path: PathBuf::from(name),
         line: None,
-        message,
-    };
-    if files < waiting {
-        return vec![finding(format!(
-            "has {files} files in cycles, fewer than {waiting}: lower the number in {STATED_IN}"
-        ))];
-    }
-    if files == waiting {
-        return Vec::new();
-    }
-    let ties = left.iter().map(|cycle| {
-        finding(format!(
-            "has {files} files in cycles, more than {waiting}: move what they share to a file below, or state the reason in {STATED_IN}. {}",
+        message: format!(
+            "has a cycle of {} files: move what they share to a file below, or state the reason in {STATED_IN}. {}",
+            cycle.files.len(),
             cycle.ties
-        ))
-    });
-    ties.collect()
+        ),
+    };
+    left.iter().map(finding).collect()
 }
 
 /// The rows of the table of reasons: crate, files, reason.
@@ -119,7 +91,7 @@ fn stated(text: &str) -> Vec<Stated> {
             .split('|')
             .map(str::trim)
             .collect();
-        let [name, what, reason] = cells.as_slice() else {
+        let [name, files, reason] = cells.as_slice() else {
             continue;
         };
         let Some(name) = name
@@ -128,21 +100,16 @@ fn stated(text: &str) -> Vec<Stated> {
         else {
             continue;
         };
-        let count = what
-            .strip_suffix(" files")
-            .and_then(|count| count.parse().ok());
-        let files = what
+        if reason.is_empty() {
+            continue;
+        }
+        let files = files
             .split(',')
             .map(|file| file.trim().trim_matches('`').to_owned());
-        let what = match count {
-            Some(count) => What::Waiting(count),
-            None if reason.is_empty() => continue,
-            None => What::Cycle(files.collect()),
-        };
         rows.push(Stated {
             line,
             name: name.to_owned(),
-            what,
+            files: files.collect(),
         });
     }
     rows
@@ -289,37 +256,29 @@ mod tests {
     fn reasons_are_read_from_their_section_only() {
         let text = format!(
             "| `x` | `a.rs` | other |\n{HEADING}\n\n| crate | files | reason |\n|---|---|---|\n\
-             | `x` | `a.rs`, `b/c.rs` | both |\n| `y` | `a.rs` | |\n| `y` | 7 files | |\n## More\n\
+             | `x` | `a.rs`, `b/c.rs` | both |\n| `y` | `a.rs` | |\n## More\n\
              | `z` | `a.rs` | no |\n"
         );
         let rows = stated(&text);
-        let files = ["a.rs", "b/c.rs"].map(str::to_owned);
-        let expected = [
-            (6, "x", What::Cycle(files.into())),
-            (8, "y", What::Waiting(7)),
-        ];
-        let expected = expected.map(|(line, name, what)| Stated {
-            line,
-            name: name.to_owned(),
-            what,
-        });
-        assert_eq!(rows, expected);
+        let expected = Stated {
+            line: 6,
+            name: "x".to_owned(),
+            files: ["a.rs", "b/c.rs"].map(str::to_owned).into(),
+        };
+        assert_eq!(rows, [expected]);
     }
 
     #[test]
-    fn the_number_of_files_only_falls() {
-        let cycle = |files: &[&str]| Cycle {
-            files: files.iter().map(|&file| file.to_owned()).collect(),
+    fn a_cycle_without_a_reason_is_refused_with_what_ties_it() {
+        assert!(judge("x", &[]).is_empty());
+        let cycle = Cycle {
+            files: ["a.rs", "b.rs"].map(str::to_owned).into(),
             ties: "a.rs → b.rs (B)".to_owned(),
         };
-        let left = [cycle(&["a.rs", "b.rs"])];
-        assert!(judge("x", &left, 2).is_empty());
-        let more = judge("x", &left, 0)[0].to_string();
+        let text = judge("x", &[cycle])[0].to_string();
         assert!(
-            more.contains("more than 0") && more.contains("(B)"),
-            "{more}"
+            text.contains("a cycle of 2 files") && text.contains("(B)"),
+            "{text}"
         );
-        let fewer = judge("x", &left, 5)[0].to_string();
-        assert!(fewer.contains("fewer than 5"), "{fewer}");
     }
 }
