@@ -8,6 +8,7 @@ use host::Roots;
 use throttle::advice::{Advice, AdviceInput};
 use throttle::{RuntimePool, ThreadPool};
 use tuner::template::literal;
+use tuner::verification::quoted;
 
 use crate::error::ThrottleError;
 use crate::runtimes::words;
@@ -221,7 +222,7 @@ fn text(
         .collect();
     let in_directory = quote(&format!(
         "cd {} && exec \"$@\"",
-        shell_quote(&literal(&directory.display().to_string()))
+        quoted(&literal(&directory.display().to_string()))
     ));
     let quota = question.limit.in_cores().unwrap_or(1.0);
     let _ = write!(
@@ -240,11 +241,6 @@ fn text(
         quote(url),
     );
     text
-}
-
-/// A word for `sh`.
-fn shell_quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
