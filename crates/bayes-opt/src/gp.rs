@@ -66,8 +66,8 @@ impl Gp {
             .map(|variance| variance.min(NOISE_MAX));
         let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
         let mut inverse = factor.into_inverse();
-        // Once they have the likenesses in them, covariances as within one experiment will do
-        // everywhere else.
+        // The weights are scaled by the task correlations here, so that later code can use the
+        // kernel of a single task.
         if data.current_len() < n {
             let task_correlation = data.task_correlation(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {

@@ -35,7 +35,7 @@ pub(crate) struct Column {
 pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
-    /// Whether a bowl is expected along real numbers.
+    /// Whether a quadratic mean is expected along real numbers.
     pub(crate) quadratic: bool,
 }
 

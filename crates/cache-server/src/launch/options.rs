@@ -38,7 +38,7 @@ pub struct CacheOptions {
     pub metrics: Option<SocketAddr>,
     /// How long connections may go on after SIGTERM.
     pub drain: Duration,
-    /// CacheSettings that may change.
+    /// Settings that may change.
     pub settings: CacheSettings,
     /// A file with more of them, read again after SIGHUP.
     pub settings_file: Option<PathBuf>,

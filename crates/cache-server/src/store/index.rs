@@ -39,7 +39,7 @@ pub struct Store {
     pub(super) flush_at: Option<u32>,
     pub(super) pending_bytes: usize,
     pub(super) crawler: (usize, usize),
-    /// CacheCounters.
+    /// Counters of the store.
     pub stats: StoreStats,
 }
 

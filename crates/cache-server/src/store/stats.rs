@@ -1,6 +1,6 @@
 //! Figures of a store.
 
-/// CacheCounters of a store.
+/// Counters of a store.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct StoreStats {
     /// Items now.
