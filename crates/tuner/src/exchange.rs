@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
@@ -87,7 +87,7 @@ impl Report {
         }
     }
 
-    fn variables_of(&self, arm: &str) -> BTreeMap<String, spec::Scalar> {
+    fn variables_of(&self, arm: &str) -> BTreeMap<String, Value> {
         let arms = self.spec.verification.arms.iter();
         let mut arms = arms.filter(|it| it.name == arm);
         arms.next()

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::begun::Begun;
@@ -16,7 +16,7 @@ use crate::bench::Arm;
 use crate::error::TunerError;
 use crate::evaluation::Block;
 use crate::report::EvaluationRecord;
-use crate::spec::{BudgetSpec, Scalar};
+use crate::spec::BudgetSpec;
 
 /// What happens, for whoever shows or keeps it.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub struct PlannedArm {
     pub configuration: Configuration,
     /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub variables: BTreeMap<String, Scalar>,
+    pub variables: BTreeMap<String, Value>,
     /// The candidate whose capacity is measured by this arm: its load waits for answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,

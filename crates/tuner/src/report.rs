@@ -13,7 +13,7 @@ use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
 use crate::promoted_templates::template_fingerprints;
-use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
+use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Spec};
 use crate::verdict::{
     ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
 };
@@ -44,7 +44,6 @@ pub struct Report {
     /// Parameters that this host does not have.
     pub skipped: Vec<String>,
     /// The control's configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub control: Configuration,
     /// Every evaluation, in order.
     pub evaluations: Vec<EvaluationRecord>,
@@ -96,7 +95,6 @@ pub struct EvaluationRecord {
     /// Number of the evaluation, from 1.
     pub number: usize,
     /// The configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// How the evaluation ended.
     pub outcome: Outcome,
@@ -201,7 +199,6 @@ pub fn schema() -> serde_json::Value {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recommended {
     /// The configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// Posterior mean of the score. See `score` of a measurement.
     pub mean: f64,
@@ -221,7 +218,6 @@ pub struct ArmResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,
     /// The configuration of the arm.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// The ratio to the control, of the objective and of every reported metric.
     #[schemars(with = "BTreeMap<String, IntervalSchema>")]
