@@ -25,7 +25,11 @@ pub fn encode(bytes: &[u8]) -> String {
 /// ```
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|it| u8::try_from(it).ok())
+    };
     let byte = |pair: &[u8]| match pair {
         [high, low] => Some(digit(high)? << 4 | digit(low)?),
         _ => None,
