@@ -8,14 +8,15 @@ use crate::summary::Moments;
 
 /// An estimate with its two-sided confidence interval, `low <= estimate <= high`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
-    /// The estimate itself.
+    /// The estimate.
     pub estimate: f64,
     /// Upper end.
     pub high: f64,
-    /// Two-sided confidence, e.g. 0.95.
+    /// Two-sided confidence, such as 0.95.
     pub confidence: f64,
 }
 

@@ -14,9 +14,7 @@ use crate::evaluation::{Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
 use crate::promoted_templates::template_fingerprints;
 use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Spec};
-use crate::verdict::{
-    ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
-};
+use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -220,7 +218,6 @@ pub struct ArmResult {
     /// The configuration of the arm.
     pub configuration: Configuration,
     /// The ratio to the control, of the objective and of every reported metric.
-    #[schemars(with = "BTreeMap<String, IntervalSchema>")]
     pub ratios: BTreeMap<String, Interval>,
     /// Metrics whose ratio has no interval, with the reason.
     pub without_interval: BTreeMap<String, String>,
