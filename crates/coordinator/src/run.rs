@@ -309,7 +309,7 @@ impl Coordinator {
         }
         let mut session = RunSession::new(self, id);
         let mut live = live.after(session.elapsed_s()?);
-        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut session);
+        let (report, error) = experiment::run_to_end(spec, &mut live, &mut session);
         let restored = live.restore();
         *self.current_run() = None;
         let restored = restored?;
@@ -318,10 +318,7 @@ impl Coordinator {
         }
         let wish = self.store.experiment(id)?.wish;
         let is_stopped = wish == Some(UserRequest::Stop);
-        report.evaluations.clear();
-        for arm in &mut report.verification {
-            arm.runs_blocks.clear();
-        }
+        let mut report = report.without_blocks();
         let (mut state, mut message) = end_of(&mut report, error.as_ref(), is_stopped);
         match state {
             State::Queued => message = self.why_queued(),

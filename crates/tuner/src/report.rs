@@ -342,6 +342,16 @@ impl Report {
         self.verification.iter().find(|arm| arm.is_candidate)
     }
 
+    /// The report without its evaluations and blocks, for a store that keeps these in other tables.
+    #[must_use]
+    pub fn without_blocks(mut self) -> Self {
+        self.evaluations.clear();
+        for arm in &mut self.verification {
+            arm.runs_blocks.clear();
+        }
+        self
+    }
+
     /// Where an experiment comes from stays so, whatever it has measured since.
     pub fn keep_origin(&mut self, earlier: &Self) {
         self.imported = earlier.imported;
