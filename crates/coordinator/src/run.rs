@@ -12,7 +12,7 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::Report;
-use tuner::spec::{CheckedSpec, ExperimentMode, Spec};
+use tuner::spec::{CheckedSpec, ExperimentMode, Spec, SpecContext};
 
 use crate::coordinator::{Coordinator, CurrentRun, Progress, SIGTERM};
 use crate::error::Error;
@@ -223,12 +223,11 @@ impl Coordinator {
             if !may_miss_templates {
                 tuner::spec::check_dir(&path)?;
             }
-            let checked = if may_miss_templates {
-                tuner::spec::check_begun(text, &path, &self.roots)
-            } else {
-                tuner::spec::check(text, &path, &self.roots)
+            let context = SpecContext {
+                has_begun: may_miss_templates,
+                ..tuner::spec::context(&self.roots)
             };
-            Ok::<_, Error>(checked?)
+            Ok::<_, Error>(context.check(text, &path)?)
         };
         let mut written = row.spec.clone();
         if may_miss_templates {

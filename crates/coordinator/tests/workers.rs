@@ -50,8 +50,9 @@ impl Bus for Queue {
 
 fn simulated(order: &WorkOrder) -> EvaluationResult {
     let text = serde_json::to_string(&order.spec).unwrap();
-    let spec =
-        tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default()).unwrap();
+    let spec = tuner::spec::context(&host::Roots::default())
+        .check(text, Path::new("simulated.json"))
+        .unwrap();
     let seed = order.ticket.number as u64;
     let control = spec.space.default_configuration();
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);

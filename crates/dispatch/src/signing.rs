@@ -204,7 +204,9 @@ mod tests {
             "objective": { "metric": "latency_p99_us" }
         }"#;
         let roots = host::Roots::default();
-        let spec = tuner::spec::check(text.into(), Path::new("/tmp/spec.json"), &roots).unwrap();
+        let spec = tuner::spec::context(&roots)
+            .check(text.into(), Path::new("/tmp/spec.json"))
+            .unwrap();
         let order = WorkOrder {
             ticket: tuner::protocol::Ticket {
                 experiment: 1,

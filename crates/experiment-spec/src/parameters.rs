@@ -14,7 +14,6 @@ use super::earlier;
 use super::form::check_name;
 use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
 use super::locate::Source;
-use super::templates::Templates;
 use super::{AcquisitionName, ParameterSpec, ParameterType, PriorSpec, Scale, Spec, StrategyName};
 use crate::error::SpecError;
 
@@ -32,7 +31,6 @@ pub(super) fn check_space(
     spec: &Spec,
     source: &Source,
     context: &SpecContext<'_>,
-    templates: Templates,
 ) -> Result<CheckedSpace, SpecError> {
     if spec.parameters.is_empty() {
         return Err(source.error("parameters", source.no_parameters()));
@@ -59,9 +57,7 @@ pub(super) fn check_space(
             let live = match live_of(parameter, &knob, index, roots, originals) {
                 // The control's value is known, and what is gone keeps nothing else from a
                 // rollback.
-                Err(_) if templates == Templates::MayBeGone && default.is_some() => {
-                    Live::OfInstance
-                }
+                Err(_) if context.has_begun && default.is_some() => Live::OfInstance,
                 live => live.map_err(|message| source.error(&key(field), message))?,
             };
             let element = match live {

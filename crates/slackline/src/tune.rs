@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
-    let mut spec = tuner::spec::load(&arguments.spec, &host::Roots::default())?;
+    let mut spec = tuner::spec::context(&host::Roots::default()).load(&arguments.spec)?;
     anyhow::ensure!(
         spec.continuous.is_none(),
         "mode = \"continuous\" goes on after its promotion, which needs `slackline serve`: `slackline experiments create`"

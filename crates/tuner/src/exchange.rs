@@ -42,7 +42,9 @@ impl Report {
             message: error.to_string(),
         })?;
         // Relative paths start in the directory of the specification.
-        spec::check(text, &self.dir.join("report.json"), roots).map_err(in_report)
+        spec::context(roots)
+            .check(text, &self.dir.join("report.json"))
+            .map_err(in_report)
     }
 
     /// The evaluation of that number.

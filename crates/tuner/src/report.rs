@@ -492,7 +492,9 @@ mod tests {
             "target": { "start": ["true"] },
             "workload": { "command": ["true"], "parse": "wrk" },
             "objective": { "metric": "latency_p99_us" } }"#;
-        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let spec = crate::spec::context(&Roots::default())
+            .check(text.into(), "x.json".as_ref())
+            .unwrap();
         let report = crate::experiment::begin(&spec);
         (spec, report)
     }
