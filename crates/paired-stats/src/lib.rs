@@ -33,7 +33,7 @@ mod steady;
 mod summary;
 
 pub use drift::DriftTest;
-pub use interval::{Interval, difference_interval, mean_interval, share_interval};
+pub use interval::{Interval, difference_interval, mean_interval, share_bound, share_interval};
 pub use looks::confidence_of_each_look;
 pub use order::abba;
 pub use ratio::{Pair, ratio_interval, ratio_interval_of_runs};

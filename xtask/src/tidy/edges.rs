@@ -81,8 +81,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "isolation",
-        to: &[],
-        reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine",
+        to: &["paired-stats"],
+        reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine; bounds of a share",
     },
     Edges {
         from: "qos",
