@@ -5,6 +5,8 @@
 
 #[path = "../examples/shared/echo.rs"]
 mod echo;
+#[path = "support/shards.rs"]
+mod shards;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +16,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dataplane::shard::{Command, Plane};
-use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
-use dataplane::{Shard, ShardConfig};
+use dataplane::uring::{Uring, UringConfig, listen};
 
 use echo::Echo;
+use shards::start_shards;
 
 type EchoPlane = Arc<Plane<Uring, Echo>>;
 
 struct Server {
     plane: EchoPlane,
     address: SocketAddr,
-    threads: Vec<JoinHandle<Echo>>,
+    threads: Vec<JoinHandle<Option<Echo>>>,
 }
 
 fn start(shards: u8, flows_max: usize) -> Option<Server> {
@@ -37,39 +39,13 @@ fn start_with(shards: u8, flows_max: usize, change: fn(&mut UringConfig)) -> Opt
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
     drop(probe);
-    let mut listeners = vec![listen(address).unwrap()];
-    let mut threads = Vec::new();
-    for id in 0..shards {
-        let (plane, listeners) = (Arc::clone(&plane), std::mem::take(&mut listeners));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        threads.push(std::thread::spawn(move || {
-            let owners = Arc::clone(&plane);
-            let owns = move |group| owners.groups.owner(group) == id;
-            let mut config = UringConfig {
-                listeners,
-                flows_max,
-                owns_group: Some(Box::new(owns) as OwnsGroup),
-                ..UringConfig::default()
-            };
-            change(&mut config);
-            let backend = Uring::new(config);
-            let Ok(backend) = backend else {
-                ready.send(false).unwrap();
-                return Echo::default();
-            };
-            ready.send(true).unwrap();
-            let config = ShardConfig {
-                id,
-                ..ShardConfig::default()
-            };
-            let shard = Shard::new(config, backend, Echo::default(), plane).unwrap();
-            shard.run().unwrap()
-        }));
-        if !is_ready.recv().unwrap() {
-            println!("SKIP: no io_uring on this kernel");
-            return None;
-        }
-    }
+    let listeners = vec![listen(address).unwrap()];
+    let configure = move |config: &mut UringConfig| {
+        config.flows_max = flows_max;
+        change(config);
+    };
+    let echo = |_| Echo::default();
+    let threads = start_shards(&plane, shards, listeners, configure, echo, |echo| echo)?;
     Some(Server {
         plane,
         address,
@@ -82,7 +58,7 @@ impl Server {
         self.plane.drain(Duration::from_secs(5));
         self.threads
             .into_iter()
-            .map(|thread| thread.join().unwrap())
+            .map(|thread| thread.join().unwrap().unwrap())
             .collect()
     }
 
