@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::eventually::{eventually, found_within};
+
 /// The variable that marks every process which descends from a cluster.
 const MARK: &str = "SLACKLINE_TEST_CLUSTER";
 
@@ -487,14 +489,10 @@ impl Cluster {
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
-            match self.try_get(path) {
-                Some(value) => return value,
-                None => assert!(Instant::now() < end, "{path} cannot be read"),
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let read = || self.try_get(path);
+        found_within(10, || {
+            read().ok_or_else(|| format!("{path} cannot be read"))
+        })
     }
 
     pub(crate) fn export(&self, id: i64) -> Value {
@@ -517,17 +515,11 @@ impl Cluster {
 
     /// Every experiment comes to rest within that time.
     pub(crate) fn wait_until_all_rest(&self, limit: Duration) {
-        let end = Instant::now() + limit;
-        while self.unfinished() != Some(0) {
-            assert!(
-                Instant::now() < end,
-                "{}\n{}\n{}",
-                self.get("/experiments"),
-                self.log("serve.log"),
-                self.log("w0.log")
-            );
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        let what = || {
+            let (serve, worker) = (self.log("serve.log"), self.log("w0.log"));
+            format!("{}\n{serve}\n{worker}", self.get("/experiments"))
+        };
+        eventually(limit.as_secs(), || self.unfinished() == Some(0), what);
     }
 
     pub(crate) fn knob(&self, index: usize) -> String {

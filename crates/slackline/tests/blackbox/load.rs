@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::toy::{Ended, Toy};
 
 /// Answers one request after the other, each after as many microseconds as a file says; `/bad` with
@@ -528,11 +529,8 @@ impl Nginx {
             crate::toy::skip(&"nginx is missing here");
             return None;
         };
-        let end = std::time::Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(("127.0.0.1", http2)).is_err() {
-            assert!(std::time::Instant::now() < end, "nginx does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let listens = || std::net::TcpStream::connect(("127.0.0.1", http2)).is_ok();
+        eventually(20, listens, || "nginx does not listen");
         Some(Self {
             dir,
             process,

@@ -21,6 +21,8 @@ mod cluster;
 mod command_line;
 mod continuous;
 mod database;
+#[path = "../../../host/tests/support/eventually.rs"]
+mod eventually;
 mod faults;
 mod fleet;
 mod guest;

@@ -8,6 +8,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use crate::continuous::{attached_once, read};
+use crate::eventually::{eventually, found_within};
 use crate::toy::{Ended, FIRST, Toy, kill, through};
 
 /// A running server, which is killed with the test.
@@ -156,28 +157,22 @@ impl<'a> Server<'a> {
 
     /// Waits until an experiment is in one of these states.
     pub(crate) fn wait_for(&self, id: i64, states: &[&str]) -> Value {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
+        found_within(60, || {
             let shown = self.get(&format!("/experiments/{id}"));
-            if states.contains(&shown["state"].as_str().unwrap()) {
-                return shown;
+            match states.contains(&shown["state"].as_str().unwrap()) {
+                true => Ok(shown),
+                false => Err(format!("waited for {states:?}: {shown}")),
             }
-            assert!(Instant::now() < end, "waited for {states:?}: {shown}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        })
     }
 
     /// Waits until an evaluation is measured, and returns its number.
     pub(crate) fn wait_for_evaluation(&self, id: i64) -> u64 {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
+        found_within(20, || {
             let shown = self.get(&format!("/experiments/{id}"));
-            if let Some(number) = shown["progress"]["evaluation"].as_u64() {
-                return number;
-            }
-            assert!(Instant::now() < end, "nothing is measured: {shown}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let number = shown["progress"]["evaluation"].as_u64();
+            number.ok_or_else(|| format!("nothing is measured: {shown}"))
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -659,14 +654,7 @@ fn what_a_killed_run_left_is_undone_before_a_promotion() {
     let leave_behind = |contents: &str| {
         std::fs::write(&other, contents).unwrap();
         // The server lets go of the journal a moment after what it did is seen.
-        let end = Instant::now() + Duration::from_secs(20);
-        let mut journal = loop {
-            match host::Journal::open(&toy.path("state")) {
-                Ok(journal) => break journal,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let mut journal = found_within(20, || host::Journal::open(&toy.path("state")));
         let knob = host::Knob::File(other.clone());
         journal.write(&roots, &knob, "7").unwrap();
     };
@@ -751,15 +739,11 @@ fn a_full_disk_is_waited_out() {
     let filler = state.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
-    let end = Instant::now() + Duration::from_secs(30);
     let is_in_trouble = || {
         let failed = server.get(&format!("/experiments/{id}"))["state"] == "failed";
         failed || !server.get("/host")["trouble"].is_null()
     };
-    while !is_in_trouble() {
-        assert!(Instant::now() < end, "nobody noticed that the disk is full");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(30, is_in_trouble, || "nobody noticed that the disk is full");
     assert_eq!(toy.knob(), FIRST, "everything is restored");
     if let Some(trouble) = server.get("/status")["trouble"].as_str() {
         let begin = trouble.split(['"', '\'']).next().unwrap();
@@ -773,13 +757,9 @@ fn a_full_disk_is_waited_out() {
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     // Where only the undo journal found no room, the experiment has failed and says so.
-    while server
-        .does(&["budget", &id.to_string(), "--evaluations", "5"])
-        .code
-        != 0
-    {
-        assert!(Instant::now() < end, "the store does not come back");
-    }
+    let number = id.to_string();
+    let is_back = || server.does(&["budget", &number, "--evaluations", "5"]).code == 0;
+    eventually(30, is_back, || "the store does not come back");
     let _ = server.does(&["resume", &id.to_string()]);
     let shown = server.wait_for(id, &["done"]);
     assert!(shown["evaluations"].as_u64().unwrap() >= 5, "{shown}");
