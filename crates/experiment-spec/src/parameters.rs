@@ -12,7 +12,9 @@ use host::Roots;
 use super::context::SpecContext;
 use super::earlier;
 use super::form::check_name;
-use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
+use super::knobs::{
+    Control, FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of,
+};
 use super::locate::Source;
 use super::{AcquisitionName, ParameterSpec, ParameterType, PriorSpec, Scale, Spec, StrategyName};
 use crate::error::SpecError;
@@ -51,13 +53,12 @@ pub(super) fn check_space(
         }
         let failed = |(field, message): FieldError| source.error(&key(field), message);
         let knob = knob_of(parameter, spec.target.as_ref(), roots).map_err(failed)?;
-        let mut default = parameter.default.clone();
-        let mut live_special = None;
+        let mut control = Control::default();
         if let Some((field, knob, index)) = knob {
             let live = match live_of(parameter, &knob, index, roots, originals) {
                 // The control's value is known, and what is gone keeps nothing else from a
                 // rollback.
-                Err(_) if context.has_begun && default.is_some() => Live::OfInstance,
+                Err(_) if context.has_begun && parameter.default.is_some() => Live::OfInstance,
                 live => live.map_err(|message| source.error(&key(field), message))?,
             };
             let element = match live {
@@ -67,10 +68,7 @@ pub(super) fn check_space(
                 }
                 Live::OfInstance => None,
                 Live::Value { text, element } => {
-                    let control = control_of(parameter, &knob, &text).map_err(failed)?;
-                    default = default.or(control.default);
-                    live_special = control.special;
-                    other_defaults.extend(control.other_default);
+                    control = control_of(parameter, &knob, &text).map_err(failed)?;
                     element
                 }
             };
@@ -88,29 +86,8 @@ pub(super) fn check_space(
         } else if parameter.optional {
             return Err(source.error(&key("optional"), "only a kernel knob can be absent"));
         }
-        let mut kind = kind_of(parameter).map_err(failed)?;
-        let mut special = parameter.special.clone();
-        // A live value that means "no limit" may be named already.
-        if let Some(live) = live_special
-            && !special.contains(&live)
-        {
-            special.push(live);
-        }
-        if parameter.default.is_none()
-            && let Some(default) = &default
-            && !special.contains(default)
-        {
-            include_live(&mut kind, default);
-        }
-        let parameter = Parameter {
-            name: name.clone(),
-            kind,
-            default,
-            prior: parameter.prior.as_ref().map(guess_of),
-            special,
-        };
-        parameter.check().map_err(field_of).map_err(failed)?;
-        parameters.push(parameter);
+        other_defaults.extend(control.other_default.take());
+        parameters.push(parameter_of(parameter, control).map_err(failed)?);
     }
     if parameters.is_empty() {
         return Err(source.error(
@@ -127,6 +104,33 @@ pub(super) fn check_space(
         skipped,
         other_defaults,
     })
+}
+
+/// A parameter with the control's value. A live value outside the range widens the range.
+fn parameter_of(written: &ParameterSpec, control: Control) -> Result<Parameter, FieldError> {
+    let mut kind = kind_of(written)?;
+    let mut special = written.special.clone();
+    // A live value that means "no limit" may be named already.
+    if let Some(live) = control.special
+        && !special.contains(&live)
+    {
+        special.push(live);
+    }
+    if written.default.is_none()
+        && let Some(live) = &control.default
+        && !special.contains(live)
+    {
+        include_live(&mut kind, live);
+    }
+    let parameter = Parameter {
+        name: written.name.clone(),
+        kind,
+        default: written.default.clone().or(control.default),
+        prior: written.prior.as_ref().map(guess_of),
+        special,
+    };
+    parameter.check().map_err(field_of)?;
+    Ok(parameter)
 }
 
 fn guess_of(prior: &PriorSpec) -> PriorGuess {
