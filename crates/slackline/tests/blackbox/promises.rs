@@ -18,7 +18,8 @@ fn bearer(server: &Server<'_>) -> String {
 }
 
 /// An experiment of so many evaluations, each slow enough to be caught at it.
-fn slow_toy(evaluations: usize) -> Toy {
+/// A toy whose evaluations are slow enough to be caught at.
+pub(crate) fn slow_toy(evaluations: usize) -> Toy {
     let mut toy = toy();
     toy.load_after("sleep 0.05");
     toy.spec["budget"]["evaluations"] = json!(evaluations);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::continuous::{attached_once, read};
 use crate::eventually::{eventually, found_within};
+use crate::promises::slow_toy;
 use crate::toy::{Ended, FIRST, Toy, kill, through};
 
 /// A running server, which is killed with the test.
@@ -354,10 +355,7 @@ fn an_earlier_report_that_is_gone_keeps_nobody_from_the_rollback() {
 
 #[test]
 fn an_experiment_is_paused_changed_resumed_and_promoted() {
-    let mut toy = toy();
-    // Slow enough to be caught at it.
-    toy.load_after("sleep 0.05");
-    toy.spec["budget"]["evaluations"] = json!(4);
+    let toy = slow_toy(4);
     let server = Server::start(&toy);
     let id = server.create();
     let text = id.to_string();
@@ -427,9 +425,17 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .with_code(0)
         .saying(&["rolled back: ", " = 50"]);
     assert_eq!(toy.knob(), FIRST);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after a promotion and a rollback");
+}
 
-    // What was verified stands until something else has been.
-    does(&["budget", &text, "--evaluations", &(done + 9).to_string()])
+/// An experiment with a verified improvement, which was stopped when it searched again.
+fn stopped(server: &Server<'_>) -> String {
+    let id = server.improved();
+    let text = id.to_string();
+    let does = |arguments: &[&str]| server.does(arguments);
+    let verified = server.get(&format!("/experiments/{id}"));
+    does(&["budget", &text, "--evaluations", "13"])
         .with_code(0)
         .saying(&["is done: `slackline experiments resume"]);
     does(&["resume", &text]).with_code(0);
@@ -439,10 +445,20 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .saying(&["is running"]);
     does(&["stop", &text]).with_code(0);
     let stopped = server.wait_for(id, &["stopped"]);
+    // What was verified stands until something else has been.
     assert_eq!(
         (&stopped["finding"], &stopped["sentence"]),
-        (&json!("improvement"), &again["sentence"])
+        (&json!("improvement"), &verified["sentence"])
     );
+    text
+}
+
+#[test]
+fn what_was_verified_is_promoted_after_a_stop_and_rolled_back_once() {
+    let toy = slow_toy(4);
+    let server = Server::start(&toy);
+    let text = stopped(&server);
+    let does = |arguments: &[&str]| server.does(arguments);
     does(&["promote", &text]).with_code(0);
     assert_ne!(toy.knob(), FIRST);
     does(&["rollback", &text]).with_code(0);
@@ -451,12 +467,21 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         "nothing of experiment ",
         " is in force: there is nothing to roll back",
     ]);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after a stop");
+}
 
+#[test]
+fn an_experiment_is_forked_exported_imported_and_deleted() {
+    let toy = slow_toy(4);
+    let server = Server::start(&toy);
+    let text = stopped(&server);
+    let does = |arguments: &[&str]| server.does(arguments);
     let fork = does(&["fork", &text]).with_code(0).stdout.trim().to_owned();
     let forked = server.wait_for(fork.parse().unwrap(), &["done", "failed"]);
     assert_eq!(
         (&forked["state"], &forked["parent"]),
-        (&json!("done"), &json!(id)),
+        (&json!("done"), &json!(text.parse::<i64>().unwrap())),
         "{forked}"
     );
 
