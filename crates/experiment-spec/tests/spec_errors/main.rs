@@ -458,7 +458,7 @@ fn a_time_that_is_none_is_refused_with_the_least() {
 }
 
 #[test]
-fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
+fn commands_ports_and_names_are_looked_at_before_anything_starts() {
     for (from, to, error) in [
         (
             "command = [\"true\"]",
@@ -513,6 +513,10 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
     ] {
         expect(from, to, error);
     }
+}
+
+#[test]
+fn paths_of_files_are_looked_at_before_anything_starts() {
     let file = |path: &str, rest: &str| {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("template"), "x").unwrap();
