@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::agent::spinners;
 use crate::eventually::{eventually, found_within};
+use crate::openssl::make_server;
 use crate::toy::{Ended, Toy, kill, skip};
 
 #[path = "../../../../xtask/src/simulated_fleet.rs"]
@@ -402,16 +403,8 @@ fn a_server_that_is_not_there_is_named() {
 fn a_server_behind_tls_is_believed_where_the_machine_trusts_its_authority() {
     let toy = Toy::new();
     let (key, certificate) = (toy.path("key.pem"), toy.path("certificate.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-days", "2", "-subj", "/CN=prometheus"])
-        .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-        .args(["-nodes", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .args([Path::new("-keyout"), &key, Path::new("-out"), &certificate])
-        .output();
-    match made {
-        Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(error) => return skip(&error),
+    if make_server("prometheus", &certificate, &key).is_none() {
+        return skip(&"openssl is missing here");
     }
     let web = toy.path("web.yml");
     let (key, certificate) = (key.display(), certificate.display());

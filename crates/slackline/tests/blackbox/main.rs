@@ -36,6 +36,8 @@ mod load;
 mod machine;
 mod many;
 mod notify;
+#[path = "../../../block-server/tests/support/openssl.rs"]
+mod openssl;
 mod pictures;
 mod promises;
 mod promotions;
