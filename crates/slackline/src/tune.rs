@@ -159,7 +159,7 @@ impl Ledger for TuneLedger {
 
     fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.progress.show(event);
-        if let LedgerEvent::Ended(record) = event {
+        if let LedgerEvent::Ended { record, .. } = event {
             self.report.evaluations.push((*record).clone());
             self.write_partial();
         }

@@ -40,7 +40,12 @@ pub enum LedgerEvent<'a> {
         block: &'a Block,
     },
     /// An evaluation ended.
-    Ended(&'a EvaluationRecord),
+    Ended {
+        /// What came of it.
+        record: &'a EvaluationRecord,
+        /// The signal that cut it off, if one did.
+        signal: Option<i32>,
+    },
     /// The search is over: these arms will be verified.
     Planned(&'a [PlannedArm]),
     /// A run of the verification starts.

@@ -330,7 +330,7 @@ fn three_failures_in_a_row_end_the_experiment() {
     let mut bench = service(&spec, Noise::default(), pooled_service).failing_starts(2..5);
     let mut ended = 0;
     let error = run(&spec, &mut bench, &mut |event: &LedgerEvent<'_>| {
-        ended += usize::from(matches!(event, LedgerEvent::Ended(_)));
+        ended += usize::from(matches!(event, LedgerEvent::Ended { .. }));
     })
     .unwrap_err();
     assert!(
