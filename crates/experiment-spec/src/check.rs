@@ -405,7 +405,8 @@ fn check_target(
     Ok(())
 }
 
-/// Templates are there unless the experiment has begun, and what is made of them is put where nothing else is.
+/// Templates are there unless the experiment has begun. What is made of them is put where nothing
+/// else is.
 fn check_files(
     target: &TargetSpec,
     source: &Source,
