@@ -18,6 +18,7 @@ use finding::Finding;
 /// Crates without any unsafe code, which their `lib.rs` promises.
 const WITHOUT_UNSAFE: &[&str] = &[
     "config-errors",
+    "prometheus-text",
     "paired-stats",
     "bayes-opt",
     "code-layout",

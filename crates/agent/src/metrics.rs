@@ -1,8 +1,6 @@
-//! The agent's metrics in Prometheus' text format
-//! (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
+//! The agent's metrics, as a page for Prometheus.
 
-use std::fmt::Write as _;
-
+use prometheus_text::{Exposition, Labels, MetricKind};
 use throttle::SHARE_BOUNDS;
 
 use crate::services::{Counted, Service, Services};
@@ -24,9 +22,9 @@ pub(crate) struct Agent {
 
 /// A service with what its counters say now.
 struct Row<'a> {
-    labels: String,
+    labels: Labels,
     /// Of its limit: where that is another group's, they say whose.
-    limit_labels: String,
+    limit_labels: Labels,
     service: &'a Service,
     counted: Counted,
 }
@@ -34,8 +32,8 @@ struct Row<'a> {
 /// The value of a metric for one service; `None` where it has none.
 type Value = fn(&Row) -> Option<f64>;
 
-/// Name, type, meaning.
-type Family = (&'static str, &'static str, &'static str, Value);
+/// Name, kind, meaning.
+type Family = (&'static str, MetricKind, &'static str, Value);
 
 /// The metric that says whose limit it is.
 const LIMIT: &str = "slackline_cpu_limit_cores";
@@ -44,49 +42,49 @@ const LIMIT: &str = "slackline_cpu_limit_cores";
 const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_usage_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "CPU time of the service. Missing for a group of cgroup v1 that is in the hierarchy cpu, but not in cpuacct.",
         |row| Some(row.counted.usage.cpu?.total_s()),
     ),
     (
         LIMIT,
-        "gauge",
+        MetricKind::Gauge,
         "The tightest CPU limit of the group and its ancestors. Missing if there is no limit. The label limit_group names the ancestor with the limit.",
         |row| Some(row.service.limit.as_ref()?.quota.cores()),
     ),
     (
         "slackline_cpu_limit_period_seconds",
-        "gauge",
+        MetricKind::Gauge,
         "The period of that limit.",
         |row| Some(row.service.limit.as_ref()?.quota.period_us as f64 / 1e6),
     ),
     (
         "slackline_cpu_limit_burst_seconds",
-        "gauge",
+        MetricKind::Gauge,
         "Unused quota that may be saved for later periods.",
         |row| Some(row.service.limit.as_ref()?.quota.burst_us? as f64 / 1e6),
     ),
     (
         "slackline_cpu_periods_total",
-        "counter",
+        MetricKind::Counter,
         "Periods in which the group that has the limit wanted CPU time.",
         |row| Some(row.counted.limited?.periods as f64),
     ),
     (
         "slackline_cpu_throttled_periods_total",
-        "counter",
+        MetricKind::Counter,
         "Periods in which the group with the limit was throttled.",
         |row| Some(row.counted.limited?.throttled_periods as f64),
     ),
     (
         "slackline_cpu_throttled_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "Time for which the group with the limit was throttled, summed over CPUs.",
         |row| Some(row.counted.limited?.throttled_s),
     ),
     (
         "slackline_cpu_burst_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "CPU time that the group with the limit used beyond the quota of a period.",
         |row| Some(row.counted.limited?.burst_s),
     ),
@@ -96,37 +94,37 @@ const COUNTED: [Family; 8] = [
 const TRACED: [Family; 6] = [
     (
         "slackline_traced_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "Time for which the scheduler's tracepoints were followed. The next metrics and the histogram count only in this time.",
         |row| Some(row.service.traced.seconds),
     ),
     (
         "slackline_runnable_thread_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "Thread-seconds of threads that ran or wanted to run.",
         |row| Some(row.service.traced.runnable_s),
     ),
     (
         "slackline_run_queue_wait_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "Time that threads waited for a CPU.",
         |row| Some(row.service.traced.waited_s),
     ),
     (
         "slackline_run_queue_waits_total",
-        "counter",
+        MetricKind::Counter,
         "Times that a thread got a CPU after waiting for one.",
         |row| Some(row.service.traced.waits as f64),
     ),
     (
         "slackline_runnable_threads_per_core",
-        "gauge",
+        MetricKind::Gauge,
         "Threads that ran or wanted to run, for each core that the service may use, at the last trace.",
         |row| Some(row.service.traced.runnable_per_core),
     ),
     (
         "slackline_threads",
-        "gauge",
+        MetricKind::Gauge,
         "Threads of the service, at the last trace.",
         |row| Some(row.service.traced.threads as f64),
     ),
@@ -141,124 +139,108 @@ pub(crate) fn exposition(services: &mut Services, agent: &Agent) -> String {
         .iter_mut()
         .filter_map(|service| {
             let counted = service.count()?;
-            let labels = format!(
-                "service=\"{}\",group=\"{}\"",
-                escaped(&service.found.service),
-                escaped(&service.found.group)
-            );
+            let found = &service.found;
+            let labels = Labels::new();
+            let labels = labels
+                .and("service", &found.service)
+                .and("group", &found.group);
             let limit = service.limit.as_ref();
-            let of = limit.filter(|limit| limit.group != service.found.group);
-            let of = of.map(|limit| format!(",limit_group=\"{}\"", escaped(&limit.group)));
+            let of = limit.filter(|limit| limit.group != found.group);
             Some(Row {
-                limit_labels: format!("{labels}{}", of.unwrap_or_default()),
+                limit_labels: match of {
+                    Some(limit) => labels.clone().and("limit_group", &limit.group),
+                    None => labels.clone(),
+                },
                 labels,
                 counted,
                 service,
             })
         })
         .collect();
-    let mut text = String::with_capacity(4096 + rows.len() * SERIES_PER_SERVICE * 96);
-    families(&mut text, &COUNTED, &rows);
+    let mut page = Exposition::new();
+    families(&mut page, &COUNTED, &rows);
     if agent.traces {
-        families(&mut text, &TRACED, &rows);
-        histogram(&mut text, &rows);
+        families(&mut page, &TRACED, &rows);
+        histogram(&mut page, &rows);
     }
     for (name, kind, help, value) in [
         (
             "slackline_host_cpus",
-            "gauge",
+            MetricKind::Gauge,
             "CPUs of this host.",
             cpus as f64,
         ),
         (
             "slackline_agent_services",
-            "gauge",
+            MetricKind::Gauge,
             "Services that are followed.",
             count as f64,
         ),
         (
             "slackline_agent_services_left_out",
-            "gauge",
+            MetricKind::Gauge,
             "Services beyond --max-services.",
             left_out as f64,
         ),
         (
             "slackline_agent_traces",
-            "gauge",
+            MetricKind::Gauge,
             "Whether the scheduler's tracepoints can be used.",
             f64::from(u8::from(agent.traces)),
         ),
         (
             "slackline_agent_traced_seconds_total",
-            "counter",
+            MetricKind::Counter,
             "Time for which the tracepoints were followed.",
             agent.traced_s,
         ),
         (
             "slackline_agent_lost_events_total",
-            "counter",
+            MetricKind::Counter,
             "Scheduler events that the kernel had no room for.",
             agent.lost_events as f64,
         ),
         (
             "process_cpu_seconds_total",
-            "counter",
+            MetricKind::Counter,
             "CPU time of the agent itself.",
             host::own_cpu_s(),
         ),
     ] {
-        head(&mut text, name, kind, help);
-        let _ = writeln!(text, "{name} {value}");
+        page.single(name, kind, help, value);
     }
-    text
+    page.into_text()
 }
 
-fn families(text: &mut String, families: &[Family], rows: &[Row]) {
+fn families(page: &mut Exposition, families: &[Family], rows: &[Row]) {
     for (name, kind, help, value) in families {
-        head(text, name, kind, help);
-        for row in rows {
-            if let Some(value) = value(row) {
-                let labels = if *name == LIMIT {
-                    &row.limit_labels
-                } else {
-                    &row.labels
-                };
-                let _ = writeln!(text, "{name}{{{labels}}} {value}");
-            }
-        }
+        let samples = rows.iter().filter_map(|row| {
+            let labels = match *name {
+                LIMIT => &row.limit_labels,
+                _ => &row.labels,
+            };
+            Some((labels, value(row)?))
+        });
+        page.family(name, *kind, help).samples(samples);
     }
 }
 
-fn histogram(text: &mut String, rows: &[Row]) {
+fn histogram(page: &mut Exposition, rows: &[Row]) {
     let name = "slackline_cpu_use_of_limit";
     let help = "Windows of 10 ms by cores in use, as a share of the limit, or of the host's CPUs if there is no limit.";
-    head(text, name, "histogram", help);
+    let mut family = page.family(name, MetricKind::Histogram, help);
     for Row {
         labels, service, ..
     } in rows
     {
         let shares = &service.traced.shares;
-        let mut below = 0;
-        for (bound, count) in SHARE_BOUNDS.iter().zip(shares.counts) {
-            below += count;
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
-        }
-        let windows = shares.windows();
-        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {windows}");
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", shares.sum);
-        let _ = writeln!(text, "{name}_count{{{labels}}} {windows}");
+        let counts = shares.counts.into_iter().scan(0, |below, count| {
+            *below += count;
+            Some(*below)
+        });
+        let buckets = SHARE_BOUNDS.iter().zip(counts);
+        family.histogram(labels, buckets, shares.sum, shares.windows());
     }
-}
-
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-/// A label's value.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -368,7 +350,6 @@ mod tests {
         let mut threads = 0;
         services.threads(|_, _| threads += 1);
         assert_eq!(threads, 2);
-        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
     }
 
     #[test]

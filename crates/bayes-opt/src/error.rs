@@ -20,7 +20,8 @@ pub enum SpaceError {
     Invalid {
         /// The parameter's name.
         parameter: String,
-        /// Which key of it: `low`, `high`, `step`, `values`, `default`, `prior`, `special`.
+        /// Which key of it: `low`, `high`, `step`, `values`, `default`, `prior.best_guess`,
+        /// `prior.confidence`, `special`.
         key: &'static str,
         /// What is wrong, and what would be right.
         reason: String,

@@ -45,7 +45,7 @@ impl Space {
                     parameter: parameter.name.clone(),
                 });
             }
-            parameter.validate()?;
+            parameter.check()?;
         }
         for constraint in &constraints {
             let wrong = |reason| SpaceError::Constraint {
@@ -297,7 +297,8 @@ mod tests {
             key_of(Parameter::new("i", int(i64::MIN, i64::MAX, 1, false))),
             "high"
         );
-        assert_eq!(key_of(float(0.0, f64::NAN, None, false)), "low");
+        assert_eq!(key_of(float(0.0, f64::NAN, None, false)), "high");
+        assert_eq!(key_of(float(1.0, 1.0, None, false)), "low");
         assert_eq!(key_of(float(0.0, 1.0, Some(2.0), false)), "step");
         assert_eq!(key_of(float(0.0, 1.0, None, true)), "low");
         assert_eq!(
@@ -351,14 +352,14 @@ mod tests {
                 prior: prior(9, 0.5),
                 ..good.clone()
             }),
-            "prior"
+            "prior.best_guess"
         );
         assert_eq!(
             key_of(Parameter {
                 prior: prior(3, 1.0),
                 ..good.clone()
             }),
-            "prior"
+            "prior.confidence"
         );
         assert_eq!(Space::new(vec![], vec![]).unwrap_err(), SpaceError::Empty);
         let twice = Space::new(vec![good.clone(), good], vec![]).unwrap_err();

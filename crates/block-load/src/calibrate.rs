@@ -198,9 +198,9 @@ impl Rest {
             look.seed = plan.seed.wrapping_sub(self.looks);
             self.looks += 1;
             let outcome = generator::run(medium, &look)?;
-            let p95_us = outcome.read_us(0.95).unwrap_or(f64::INFINITY);
-            self.lowest_us = self.lowest_us.min(p95_us);
-            at_rest = match p95_us <= AT_REST * self.lowest_us && p95_us.is_finite() {
+            let p95_us = outcome.read_us(0.95);
+            self.lowest_us = p95_us.map_or(self.lowest_us, |us| us.min(self.lowest_us));
+            at_rest = match p95_us.is_some_and(|us| us <= AT_REST * self.lowest_us) {
                 true => at_rest + 1,
                 false => 0,
             };
@@ -208,11 +208,16 @@ impl Rest {
                 return Ok(None);
             }
             if start.elapsed() >= plan.rest_max {
+                let reads = match p95_us {
+                    Some(us) => format!(
+                        "took {us:.0} µs, and {:.0} µs at other times",
+                        self.lowest_us
+                    ),
+                    None => "got no answer".to_owned(),
+                };
                 return Ok(Some(format!(
-                    "the device was not at rest {:.0} s after the load before: reads one at a time took {p95_us:.0} µs, \
-                     and {:.0} µs at other times",
-                    plan.rest_max.as_secs_f64(),
-                    self.lowest_us
+                    "the device was not at rest {:.0} s after the load before: reads one at a time {reads}",
+                    plan.rest_max.as_secs_f64()
                 )));
             }
         }

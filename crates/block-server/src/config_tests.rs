@@ -84,213 +84,226 @@ fn the_samples_are_read() {
     assert!(sample.tenants[0].allow.admits(near));
 }
 
+/// What stands in the sound file, what stands there instead, and how the message begins.
+const WRONG: [(&str, &str, &str); 38] = [
+    (
+        "device = \"ram\"\n",
+        "device = \"rom\"\n",
+        "b.toml:10: tenant.device: there is no device \"rom\"; there are: ram",
+    ),
+    (
+        "\"64MiB\"",
+        "\"64MB\"",
+        "b.toml:6: device.memory: \"64MB\" is not a size; write a whole number and KiB",
+    ),
+    (
+        "\"64MiB\"",
+        "67108864",
+        "b.toml:6: device.memory: invalid type: integer `67108864`, expected a text: write the size in quotes: \"67108864\"",
+    ),
+    (
+        "[[device]]",
+        "[device]",
+        "b.toml:4: device: invalid type: map, expected a list: write [[device]]: there may be several",
+    ),
+    (
+        "127.0.0.1:10809",
+        "0.0.0.0:10809",
+        "b.toml:2: listen: is beyond loopback",
+    ),
+    (
+        "[[device]]",
+        "metrics = \"10.0.0.1:9152\"\n[[device]]",
+        "b.toml:4: metrics: is beyond loopback, and without TLS everybody on the network could \
+         read the names and figures of all tenants: set `plaintext_beyond_loopback = true`",
+    ),
+    (
+        "127.0.0.1:10809",
+        "localhost",
+        "b.toml:2: listen: \"localhost\" is not an address",
+    ),
+    (
+        "read_only",
+        "readonly",
+        "b.toml:12: unknown key `readonly`, expected one of `export`, ",
+    ),
+    (
+        "10.0.0.0/8",
+        "10.0.0.0/80",
+        "b.toml:13: tenant.allow.addresses: \"10.0.0.0/80\"",
+    ),
+    (
+        "name = \"ram\"\n",
+        "",
+        "b.toml:5: device.memory: a device in memory needs a `name`",
+    ),
+    (
+        "1MiB",
+        "0",
+        "b.toml:11: tenant.range.length: must be above 0",
+    ),
+    (
+        "memory = \"64MiB\"",
+        "memory = \"64MiB\"\npath = \"/dev/x\"",
+        "b.toml:4: device: a device has either `path` or `memory`",
+    ),
+    (
+        "export = \"a\"",
+        "export = \"\"",
+        "b.toml:9: tenant.export: has 0 bytes: it must have 1 to 4,096",
+    ),
+    (
+        "export = \"a\"",
+        "export = \"a\\u0000\"",
+        "b.toml:9: tenant.export: has a control character, such as a line break",
+    ),
+    (
+        "read_only = true",
+        "description = \"a\\nb\"",
+        "b.toml:12: tenant.description: has a control character",
+    ),
+    (
+        "name = \"ram\"",
+        "name = \"\"",
+        "b.toml:5: device.name: has 0 bytes",
+    ),
+    (
+        "name = \"ram\"",
+        "name = \"r\\u001bm\"",
+        "b.toml:5: device.name: has a control character",
+    ),
+    (
+        "[::1]:10809",
+        "0.0.0.0:10809",
+        "b.toml:2: listen: 127.0.0.1:10809 is named, and 0.0.0.0:10809 includes it: leave one out",
+    ),
+    (
+        "listen",
+        "memory = \"1MiB\"\nlisten",
+        "b.toml:2: memory: 1MiB is out of range: it must be from 64MiB to 1TiB",
+    ),
+    (
+        "addresses = [\"10.0.0.0/8\", \"::1\"]",
+        "tls_psk = \"x\"",
+        "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not supported. Give each client a certificate instead: \
+         set `tls.client_ca`, and name the client here, as in client_certificates = [",
+    ),
+    (
+        "addresses = [\"10.0.0.0/8\", \"::1\"]",
+        "client_certificates = [\"db.example\"]",
+        "b.toml:13: tenant.allow.client_certificates: needs `client_ca` in the table `tls`",
+    ),
+    (
+        "addresses = [\"10.0.0.0/8\", \"::1\"]",
+        "client_certificates = []",
+        "b.toml:13: tenant.allow.client_certificates: is empty",
+    ),
+    (
+        "memory = \"64MiB\"",
+        "path = \"/tmp/d\"\ncreate = \"0\"",
+        "b.toml:7: device.create: 0 is out of range: it must be from 1 to 8388607TiB",
+    ),
+    (
+        "listen",
+        "connections_max = 0\nlisten",
+        "b.toml:2: connections_max: 0 is out of range: it must be from 1 to 1,000,000",
+    ),
+    (
+        "\"[::1]:10809\"",
+        "\"127.0.0.1:10809\"",
+        "b.toml:2: listen: 127.0.0.1:10809 is named twice: leave one out",
+    ),
+    (
+        "listen",
+        "metrics = \"[::1]:10809\"\nlisten",
+        "b.toml:2: metrics: [::1]:10809 is named twice",
+    ),
+    (
+        "memory = \"64MiB\"\n",
+        "",
+        "b.toml:4: device: a device needs `path`, for a block device or a file, or `memory`",
+    ),
+    (
+        "[[device]]\nname = \"ram\"\nmemory = \"64MiB\"\n",
+        "",
+        "b.toml:7: tenant.device: there is no device \"ram\"; add a [[device]]",
+    ),
+    (
+        "[\"127.0.0.1:10809\", \"[::1]:10809\"]",
+        "[]",
+        "b.toml:2: listen: is empty, and there is no `nvme`",
+    ),
+    (
+        "addresses = [\"10.0.0.0/8\", \"::1\"]",
+        "addresses = []",
+        "b.toml:13: tenant.allow.addresses: is empty",
+    ),
+    (
+        "[\"10.0.0.0/8\", \"::1\"]",
+        "\"::1\"",
+        "b.toml:13: tenant.allow.addresses: invalid type: a text, expected a list",
+    ),
+    (
+        "read_only = true",
+        "read_only = 1",
+        "b.toml:12: tenant.read_only: invalid type: integer `1`, expected true or false",
+    ),
+    (
+        "{ offset = \"4KiB\", length = \"1MiB\" }",
+        "\"4KiB\"",
+        "b.toml:11: tenant.range: invalid type: a text, expected a table",
+    ),
+    (
+        "\"4KiB\"",
+        "4096",
+        "b.toml:11: tenant.range.offset: invalid type: integer `4096`, expected a text",
+    ),
+    (
+        "read_only = true",
+        "objective = { p95_us = 500, iops = \"9\", read_share = 1.0 }",
+        "b.toml:12: tenant.objective.iops: invalid type: a text, expected a whole number from 1 to 100,000,000",
+    ),
+    (
+        "listen",
+        "drain_s = -1\nlisten",
+        "b.toml:2: drain_s: -1 is out of range: it must be from 0 to 3,600",
+    ),
+    (
+        "memory = \"64MiB\"",
+        "simulated = \"p4800\"",
+        "b.toml:6: device.simulated: there is no simulated device \"p4800\"",
+    ),
+    (
+        "memory = \"64MiB\"",
+        "memory = \"64MiB\"\nsimulated = \"p3600\"",
+        "b.toml:7: device.simulated: a simulated device has a `name`",
+    ),
+];
+
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
-    let long = format!("description = \"{}\"", "x".repeat(4097));
-    let cases = [
-        (
-            "device = \"ram\"\n",
-            "device = \"rom\"\n",
-            "b.toml:10: tenant.device: there is no device \"rom\"; there are: ram",
-        ),
-        (
-            "\"64MiB\"",
-            "\"64MB\"",
-            "b.toml:6: device.memory: \"64MB\" is not a size; write a whole number and KiB",
-        ),
-        (
-            "\"64MiB\"",
-            "67108864",
-            "b.toml:6: device.memory: invalid type: integer `67108864`, expected a text: write the size in quotes: \"67108864\"",
-        ),
-        (
-            "[[device]]",
-            "[device]",
-            "b.toml:4: device: invalid type: map, expected a list: write [[device]]: there may be several",
-        ),
-        (
-            "127.0.0.1:10809",
-            "0.0.0.0:10809",
-            "b.toml:2: listen: is beyond loopback",
-        ),
-        (
-            "[[device]]",
-            "metrics = \"10.0.0.1:9152\"\n[[device]]",
-            "b.toml:4: metrics: is beyond loopback, and without TLS everybody on the network could \
-             read the names and figures of all tenants: set `plaintext_beyond_loopback = true`",
-        ),
-        (
-            "127.0.0.1:10809",
-            "localhost",
-            "b.toml:2: listen: \"localhost\" is not an address",
-        ),
-        (
-            "read_only",
-            "readonly",
-            "b.toml:12: unknown key `readonly`, expected one of `export`, ",
-        ),
-        (
-            "10.0.0.0/8",
-            "10.0.0.0/80",
-            "b.toml:13: tenant.allow.addresses: \"10.0.0.0/80\"",
-        ),
-        (
-            "name = \"ram\"\n",
-            "",
-            "b.toml:5: device.memory: a device in memory needs a `name`",
-        ),
-        (
-            "1MiB",
-            "0",
-            "b.toml:11: tenant.range.length: must be above 0",
-        ),
-        (
-            "memory = \"64MiB\"",
-            "memory = \"64MiB\"\npath = \"/dev/x\"",
-            "b.toml:4: device: a device has either `path` or `memory`",
-        ),
-        (
-            "export = \"a\"",
-            "export = \"\"",
-            "b.toml:9: tenant.export: has 0 bytes: it must have 1 to 4,096",
-        ),
-        (
-            "export = \"a\"",
-            "export = \"a\\u0000\"",
-            "b.toml:9: tenant.export: has a control character, such as a line break",
-        ),
-        (
-            "read_only = true",
-            "description = \"a\\nb\"",
-            "b.toml:12: tenant.description: has a control character",
-        ),
-        (
-            "read_only = true",
-            long.as_str(),
-            "b.toml:12: tenant.description: has 4,097 bytes: it must have 0 to 4,096",
-        ),
-        (
-            "name = \"ram\"",
-            "name = \"\"",
-            "b.toml:5: device.name: has 0 bytes",
-        ),
-        (
-            "name = \"ram\"",
-            "name = \"r\\u001bm\"",
-            "b.toml:5: device.name: has a control character",
-        ),
-        (
-            "[::1]:10809",
-            "0.0.0.0:10809",
-            "b.toml:2: listen: 127.0.0.1:10809 is named, and 0.0.0.0:10809 includes it: leave one out",
-        ),
-        (
-            "listen",
-            "memory = \"1MiB\"\nlisten",
-            "b.toml:2: memory: 1MiB is out of range: it must be from 64MiB to 1TiB",
-        ),
-        (
-            "addresses = [\"10.0.0.0/8\", \"::1\"]",
-            "tls_psk = \"x\"",
-            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not supported. Give each client a certificate instead: \
-             set `tls.client_ca`, and name the client here, as in client_certificates = [",
-        ),
-        (
-            "addresses = [\"10.0.0.0/8\", \"::1\"]",
-            "client_certificates = [\"db.example\"]",
-            "b.toml:13: tenant.allow.client_certificates: needs `client_ca` in the table `tls`",
-        ),
-        (
-            "addresses = [\"10.0.0.0/8\", \"::1\"]",
-            "client_certificates = []",
-            "b.toml:13: tenant.allow.client_certificates: is empty",
-        ),
-        (
-            "memory = \"64MiB\"",
-            "path = \"/tmp/d\"\ncreate = \"0\"",
-            "b.toml:7: device.create: 0 is out of range: it must be from 1 to 8388607TiB",
-        ),
-        (
-            "listen",
-            "connections_max = 0\nlisten",
-            "b.toml:2: connections_max: 0 is out of range: it must be from 1 to 1,000,000",
-        ),
-        (
-            "\"[::1]:10809\"",
-            "\"127.0.0.1:10809\"",
-            "b.toml:2: listen: 127.0.0.1:10809 is named twice: leave one out",
-        ),
-        (
-            "listen",
-            "metrics = \"[::1]:10809\"\nlisten",
-            "b.toml:2: metrics: [::1]:10809 is named twice",
-        ),
-        (
-            "memory = \"64MiB\"\n",
-            "",
-            "b.toml:4: device: a device needs `path`, for a block device or a file, or `memory`",
-        ),
-        (
-            "[[device]]\nname = \"ram\"\nmemory = \"64MiB\"\n",
-            "",
-            "b.toml:7: tenant.device: there is no device \"ram\"; add a [[device]]",
-        ),
-        (
-            "[\"127.0.0.1:10809\", \"[::1]:10809\"]",
-            "[]",
-            "b.toml:2: listen: is empty, and there is no `nvme`",
-        ),
-        (
-            "addresses = [\"10.0.0.0/8\", \"::1\"]",
-            "addresses = []",
-            "b.toml:13: tenant.allow.addresses: is empty",
-        ),
-        (
-            "[\"10.0.0.0/8\", \"::1\"]",
-            "\"::1\"",
-            "b.toml:13: tenant.allow.addresses: invalid type: a text, expected a list",
-        ),
-        (
-            "read_only = true",
-            "read_only = 1",
-            "b.toml:12: tenant.read_only: invalid type: integer `1`, expected true or false",
-        ),
-        (
-            "{ offset = \"4KiB\", length = \"1MiB\" }",
-            "\"4KiB\"",
-            "b.toml:11: tenant.range: invalid type: a text, expected a table",
-        ),
-        (
-            "\"4KiB\"",
-            "4096",
-            "b.toml:11: tenant.range.offset: invalid type: integer `4096`, expected a text",
-        ),
-        (
-            "read_only = true",
-            "objective = { p95_us = 500, iops = \"9\", read_share = 1.0 }",
-            "b.toml:12: tenant.objective.iops: invalid type: a text, expected a whole number from 1 to 100,000,000",
-        ),
-        (
-            "listen",
-            "drain_s = -1\nlisten",
-            "b.toml:2: drain_s: -1 is out of range: it must be from 0 to 3,600",
-        ),
-        (
-            "memory = \"64MiB\"",
-            "simulated = \"p4800\"",
-            "b.toml:6: device.simulated: there is no simulated device \"p4800\"",
-        ),
-        (
-            "memory = \"64MiB\"",
-            "memory = \"64MiB\"\nsimulated = \"p3600\"",
-            "b.toml:7: device.simulated: a simulated device has a `name`",
-        ),
-    ];
-    for (from, to, expected) in cases {
+    for (from, to, expected) in WRONG {
         assert!(GOOD.contains(from), "{from}");
         let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
         assert!(message.starts_with(expected), "{message}\n{expected}");
     }
+    let long = format!("description = \"{}\"", "x".repeat(4097));
+    assert!(
+        parse(&GOOD.replacen("read_only = true", &long, 1))
+            .unwrap_err()
+            .starts_with("b.toml:12: tenant.description: has 4,097 bytes: it must have 0 to 4,096")
+    );
+    assert!(parse("").unwrap_err().contains("exports nothing"));
+    let late = parse(&GOOD.replacen("memory = ", "audit_log = \"a\"\nmemory = ", 1)).unwrap_err();
+    assert!(
+        late.starts_with("b.toml:6: unknown key `audit_log`")
+            && late.ends_with("write it above the first [[device]], [[tenant]] and [tls]"),
+        "{late}"
+    );
+}
+
+#[test]
+fn keys_and_tables_fit_each_other() {
     let cores = GOOD
         .replacen("listen", "cores = [0, 1]\nlisten", 1)
         .replacen(
@@ -332,13 +345,6 @@ fn what_is_wrong_is_named_with_its_line() {
     let numbers = distinct.tenants.iter().map(|tenant| &tenant.namespace);
     let numbers: Vec<u32> = numbers.flatten().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [8, 7]);
-    assert!(parse("").unwrap_err().contains("exports nothing"));
-    let late = parse(&GOOD.replacen("memory = ", "audit_log = \"a\"\nmemory = ", 1)).unwrap_err();
-    assert!(
-        late.starts_with("b.toml:6: unknown key `audit_log`")
-            && late.ends_with("write it above the first [[device]], [[tenant]] and [tls]"),
-        "{late}"
-    );
     let told = GOOD.replacen(
         "listen = [\"127.0.0.1",
         "plaintext_beyond_loopback = true\nlisten = [\"0.0.0.0",

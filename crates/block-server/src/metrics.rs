@@ -1,12 +1,12 @@
 //! Figures for Prometheus (`/metrics`) and for `slackline serve-block status` (`/status`).
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
 
 use dataplane::histogram::{Histogram, Snapshot};
+use prometheus_text::{Exposition, Labels, MetricKind};
 use qos::{CalibrationDrift, Objective, Operation};
 use serde::{Deserialize, Serialize};
 
@@ -227,14 +227,7 @@ const HISTOGRAMS: [(&str, &str, PickHistogram); 2] = [
     ),
 ];
 
-/// A label's value, as Prometheus wants it.
-fn label(text: &str) -> String {
-    // A path may have a line break.
-    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-    text.replace('\n', "\\n")
-}
-
-fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
+fn device_metrics(page: &mut Exposition, devices: &[DeviceStatus]) {
     type Figure = fn(&DeviceStatus) -> Option<f64>;
     let figures: [(&str, &str, Figure); 3] = [
         (
@@ -255,13 +248,11 @@ fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
     ];
     for (name, help, pick) in figures {
         let name = format!("slackline_block_{name}");
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n");
-        for device in devices {
-            if let Some(value) = pick(device) {
-                let of = label(&device.device);
-                let _ = writeln!(page, "{name}{{device=\"{of}\"}} {value}");
-            }
-        }
+        let samples = devices.iter().filter_map(|device| {
+            let labels = Labels::new().and("device", &device.device);
+            Some((labels, pick(device)?))
+        });
+        page.family(&name, MetricKind::Gauge, help).samples(samples);
     }
 }
 
@@ -372,95 +363,84 @@ impl Shared {
 
     /// The page of `/metrics`.
     pub fn metrics_page(&self) -> String {
-        let mut page = String::new();
+        let mut page = Exposition::new();
         let exports = self.exports();
+        let labels = |export: &Export| Labels::new().and("export", &export.name);
         for (name, help, pick) in COUNTS {
             let name = format!("slackline_block_{name}");
-            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} counter\n");
-            for export in exports.iter() {
-                let value = sum(export, pick);
-                let _ = writeln!(page, "{name}{{export=\"{}\"}} {value}", label(&export.name));
-            }
+            let samples = exports.iter().map(|it| (labels(it), sum(it, pick)));
+            page.family(&name, MetricKind::Counter, help)
+                .samples(samples);
         }
         for (name, help, pick) in HISTOGRAMS {
             let name = format!("slackline_block_{name}");
-            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+            let mut family = page.family(&name, MetricKind::Histogram, help);
             for export in exports.iter() {
                 let snapshot = merged(export, pick);
-                let labels = format!("export=\"{}\"", label(&export.name));
-                for doubling in FIRST_DOUBLING..=DOUBLINGS {
-                    let limit = 1_u64 << doubling;
-                    let count = snapshot.count_up_to(limit);
-                    let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{limit}\"}} {count}");
-                }
-                let (count, sum) = (snapshot.count(), snapshot.sum);
-                let _ = write!(
-                    page,
-                    "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n\
-                     {name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}\n"
-                );
+                let doublings = FIRST_DOUBLING..=DOUBLINGS;
+                dataplane::metrics::histogram(&mut family, &labels(export), &snapshot, doublings);
             }
         }
         self.tenant_metrics(&mut page);
         self.connection_metrics(&mut page);
         dataplane::metrics::shards(&mut page, &self.shards);
-        page
+        page.into_text()
     }
 
-    fn tenant_metrics(&self, page: &mut String) {
+    fn tenant_metrics(&self, page: &mut Exposition) {
         type Figure = fn(&TenantStatus) -> Option<f64>;
-        let figures: [(&str, &str, &str, Figure); 9] = [
+        let figures: [(&str, MetricKind, &str, Figure); 9] = [
             (
                 "objective_p95_us",
-                "gauge",
+                MetricKind::Gauge,
                 "The objective: the 95th percentile that was promised, in microseconds.",
                 |tenant| tenant.objective.map(|objective| objective.p95_us.into()),
             ),
             (
                 "window_p95_us",
-                "gauge",
+                MetricKind::Gauge,
                 "95th percentile of the last window, in microseconds: of reads, or of writes if the objective has no reads.",
                 |tenant| tenant.window_p95_us,
             ),
             (
                 "spent_tokens_total",
-                "counter",
+                MetricKind::Counter,
                 "Tokens of the tenant's requests that went to the device.",
                 |tenant| Some(tenant.spent_tokens as f64),
             ),
             (
                 "asked_tokens_total",
-                "counter",
+                MetricKind::Counter,
                 "Tokens of the tenant's requests that arrived.",
                 |tenant| Some(tenant.asked_tokens as f64),
             ),
             (
                 "given_tokens_total",
-                "counter",
+                MetricKind::Counter,
                 "Reserved tokens that the tenant left to others.",
                 |tenant| Some(tenant.given_tokens as f64),
             ),
             (
                 "received_tokens_total",
-                "counter",
+                MetricKind::Counter,
                 "Tokens beyond its own share that the tenant used.",
                 |tenant| Some(tenant.received_tokens as f64),
             ),
             (
                 "queued",
-                "gauge",
+                MetricKind::Gauge,
                 "Requests in the queue of the tenant: whole, and not on the device yet.",
                 |tenant| Some(tenant.queued.into()),
             ),
             (
                 "lost_writes",
-                "gauge",
+                MetricKind::Gauge,
                 "1 after a flush of the tenant's device failed: writes that were answered may be lost.",
                 |tenant| Some(f64::from(u8::from(tenant.has_lost_writes))),
             ),
             (
                 "in_deficit",
-                "gauge",
+                MetricKind::Gauge,
                 "1 while the tenant asks for more than it reserved.",
                 |tenant| Some(f64::from(u8::from(tenant.in_deficit))),
             ),
@@ -469,17 +449,15 @@ impl Shared {
         device_metrics(page, &status.devices);
         for (name, kind, help, pick) in figures {
             let name = format!("slackline_block_{name}");
-            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-            for tenant in &status.tenants {
-                if let Some(value) = pick(tenant) {
-                    let export = label(&tenant.export);
-                    let _ = writeln!(page, "{name}{{export=\"{export}\"}} {value}");
-                }
-            }
+            let samples = status.tenants.iter().filter_map(|tenant| {
+                let labels = Labels::new().and("export", &tenant.export);
+                Some((labels, pick(tenant)?))
+            });
+            page.family(&name, kind, help).samples(samples);
         }
     }
 
-    fn connection_metrics(&self, page: &mut String) {
+    fn connection_metrics(&self, page: &mut Exposition) {
         let total =
             |pick: fn(&BlockCounters) -> u64| -> u64 { self.counters.iter().map(pick).sum() };
         let rows = [
@@ -517,18 +495,14 @@ impl Shared {
         ];
         for (name, help, value) in rows {
             let name = format!("slackline_block_{name}");
-            let _ = write!(
-                page,
-                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"
-            );
+            page.single(&name, MetricKind::Counter, help, value);
         }
         if let Some(subsystem) = self.nvme() {
-            let name = "slackline_block_nvme_controllers";
-            let controllers = subsystem.controllers();
-            let _ = write!(
-                page,
-                "# HELP {name} NVMe controllers of connected hosts.\n# TYPE {name} gauge\n\
-                 {name} {controllers}\n"
+            page.single(
+                "slackline_block_nvme_controllers",
+                MetricKind::Gauge,
+                "NVMe controllers of connected hosts.",
+                subsystem.controllers(),
             );
         }
     }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+#[path = "support/openssl.rs"]
+mod openssl;
 mod support;
 
 use std::fs;
@@ -11,6 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use openssl::{make_root, openssl, sign};
 use support::{Server, start};
 
 const SIZE_BYTES: usize = 24 << 20;
@@ -28,73 +31,10 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
-const CURVE: [&str; 5] = [
-    "-newkey",
-    "ec",
-    "-pkeyopt",
-    "ec_paramgen_curve:prime256v1",
-    "-nodes",
-];
-
-/// Runs openssl. `None`: it is not installed.
-fn openssl(arguments: &[&str]) -> Option<Output> {
-    let output = run("openssl", arguments)?;
-    assert!(output.status.success(), "{output:?}");
-    Some(output)
-}
-
-/// Has the root of `directory` sign a certificate for `subject`, as `role`-cert.pem in `into`.
-fn sign(directory: &Path, into: &Path, role: &str, subject: &str, extension: &str) -> Option<()> {
-    let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    let of = |name: &str| into.join(format!("{role}-{name}.pem"));
-    let (key, request) = (of("key"), at("request"));
-    let subject = format!("/CN={subject}");
-    let asks = [
-        "req",
-        "-new",
-        "-subj",
-        &subject,
-        "-keyout",
-        key.to_str().unwrap(),
-        "-out",
-        &request,
-    ];
-    openssl(&[&asks[..], &CURVE].concat())?;
-    let file = at("extension");
-    fs::write(
-        &file,
-        format!("basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n{extension}"),
-    )
-    .unwrap();
-    openssl(&[
-        "x509",
-        "-req",
-        "-days",
-        "2",
-        "-in",
-        &request,
-        "-CA",
-        &at("ca-cert.pem"),
-        "-CAkey",
-        &at("ca-key.pem"),
-        "-CAcreateserial",
-        "-extfile",
-        &file,
-        "-out",
-        of("cert").to_str().unwrap(),
-    ])?;
-    Some(())
-}
-
 /// A root, a server's certificate for 127.0.0.1, and a client's, under the names that libnbd and
 /// QEMU look for. The directories `second` and `third` have certificates of other clients.
 fn certificates(directory: &Path) -> Option<()> {
-    let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    let (ca, ca_key) = (at("ca-cert.pem"), at("ca-key.pem"));
-    let root = [
-        "req", "-x509", "-days", "2", "-subj", "/CN=root", "-keyout", &ca_key, "-out", &ca,
-    ];
-    openssl(&[&root[..], &CURVE].concat())?;
+    make_root(directory)?;
     let for_server = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n";
     let for_client = "extendedKeyUsage=clientAuth\n";
     sign(directory, directory, "server", "server", for_server)?;
@@ -108,7 +48,7 @@ fn certificates(directory: &Path) -> Option<()> {
     ] {
         let own = directory.join(name);
         fs::create_dir(&own).unwrap();
-        fs::copy(&ca, own.join("ca-cert.pem")).unwrap();
+        fs::copy(directory.join("ca-cert.pem"), own.join("ca-cert.pem")).unwrap();
         let extension = format!("{for_client}{extension}");
         sign(directory, &own, "client", name, &extension)?;
     }
@@ -120,9 +60,11 @@ fn with_server(tls: &str, test: impl Fn(&Server, &Path)) {
 }
 
 /// As [`with_server`], with more tenants of the device in memory.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn with_tenants(tls: &str, tenants: impl Fn(&Path) -> String, test: impl Fn(&Server, &Path)) {
     let directory = tempfile::tempdir().unwrap();
     if certificates(directory.path()).is_none() {
+        println!("SKIP: openssl is missing");
         return;
     }
     let path = directory.path().display();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dataplane::histogram::Snapshot;
 use dataplane::shard::ShardStats;
+use prometheus_text::{Exposition, MetricKind};
 
 use crate::shared::SharedCache;
 pub use crate::shared::VERSION;
@@ -141,46 +142,52 @@ impl SharedCache {
 
     /// The page of `/metrics`.
     pub fn metrics_page(&self) -> String {
-        let mut page = String::new();
+        let mut page = Exposition::new();
         let (store, memory_bytes) = self.store_stats();
-        let mut single = |name: &str, kind: &str, help: &str, value: u64| {
-            let _ = write!(
-                page,
-                "# HELP slackline_cache_{name} {help}\n# TYPE slackline_cache_{name} {kind}\n\
-                 slackline_cache_{name} {value}\n"
-            );
+        let mut single = |name: &str, kind, help: &str, value: u64| {
+            page.single(&format!("slackline_cache_{name}"), kind, help, value);
         };
         for (name, help, value) in self.totals().each() {
-            single(&format!("{name}_total"), "counter", help, value);
+            single(&format!("{name}_total"), MetricKind::Counter, help, value);
         }
         single(
             "connections",
-            "gauge",
+            MetricKind::Gauge,
             "Connections now.",
             self.connections(),
         );
-        single("items", "gauge", "Items now.", store.items);
-        single("item_bytes", "gauge", "Bytes of items now.", store.bytes);
+        single("items", MetricKind::Gauge, "Items now.", store.items);
+        single(
+            "item_bytes",
+            MetricKind::Gauge,
+            "Bytes of items now.",
+            store.bytes,
+        );
         single(
             "memory_bytes",
-            "gauge",
+            MetricKind::Gauge,
             "Bytes for items at most.",
             memory_bytes as u64,
         );
         single(
             "evictions_total",
-            "counter",
+            MetricKind::Counter,
             "Items evicted.",
             store.evictions,
         );
-        single("expired_total", "counter", "Items expired.", store.expired);
+        single(
+            "expired_total",
+            MetricKind::Counter,
+            "Items expired.",
+            store.expired,
+        );
         single(
             "slab_pages_moved_total",
-            "counter",
+            MetricKind::Counter,
             "Pages moved between sizes.",
             store.pages_moved,
         );
         dataplane::metrics::shards(&mut page, &self.shards);
-        page
+        page.into_text()
     }
 }

@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 #![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
+#[path = "../../dataplane/tests/support/shards.rs"]
+mod shards;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -11,14 +14,15 @@ use std::time::Duration;
 
 use cache_server::server::{Cache, SharedCache};
 use dataplane::shard::Plane;
-use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
-use dataplane::{Shard, ShardConfig};
+use dataplane::uring::{Uring, UringConfig, listen};
+
+use shards::start_shards;
 
 struct Server {
     plane: Arc<Plane<Uring, Cache>>,
     shared: Arc<SharedCache>,
     address: SocketAddr,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Option<()>>>,
 }
 
 const SEND_QUEUE_BYTES: usize = 2 * ((1 << 20) + 64 * 1024);
@@ -33,38 +37,15 @@ fn start(shards: u8, memory_bytes: usize) -> Option<Server> {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
     drop(probe);
-    let mut listeners = vec![listen(address).unwrap()];
-    let mut threads = Vec::new();
-    for id in 0..shards {
-        let (plane, shared) = (Arc::clone(&plane), Arc::clone(&shared));
-        let listeners = std::mem::take(&mut listeners);
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        threads.push(std::thread::spawn(move || {
-            let owners = Arc::clone(&plane);
-            let owns = move |group| owners.groups.owner(group) == id;
-            let backend = Uring::new(UringConfig {
-                listeners,
-                flows_max: 1000,
-                send_queue_bytes: SEND_QUEUE_BYTES,
-                send_memory_bytes: 16 << 20,
-                owns_group: Some(Box::new(owns) as OwnsGroup),
-                ..UringConfig::default()
-            });
-            ready.send(backend.is_ok()).unwrap();
-            let Ok(backend) = backend else { return };
-            let config = ShardConfig {
-                id,
-                ..ShardConfig::default()
-            };
-            let cache = Cache::new(shared, id.into());
-            let shard = Shard::new(config, backend, cache, plane).unwrap();
-            shard.run().unwrap();
-        }));
-        if !is_ready.recv().unwrap() {
-            println!("SKIP: no io_uring on this kernel");
-            return None;
-        }
-    }
+    let listeners = vec![listen(address).unwrap()];
+    let configure = |config: &mut UringConfig| {
+        config.flows_max = 1000;
+        config.send_queue_bytes = SEND_QUEUE_BYTES;
+        config.send_memory_bytes = 16 << 20;
+    };
+    let of_shards = Arc::clone(&shared);
+    let cache = move |id: u8| Cache::new(Arc::clone(&of_shards), id.into());
+    let threads = start_shards(&plane, shards, listeners, configure, cache, drop)?;
     Some(Server {
         plane,
         shared,

@@ -8,8 +8,8 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, as_written_here,
-    check_dir, check_wall_time,
+    BudgetSpec, CheckedSpec, EVALUATIONS_MAX, ExperimentMode, NAME_CHARS_MAX, SpecContext,
+    as_written_here, check_dir, check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
@@ -49,8 +49,11 @@ impl Coordinator {
         // line in the journal is first.
         let mut originals = host::Journal::originals(&self.state_dir)?;
         loop {
-            let text = text.to_owned();
-            let spec = tuner::spec::check_beside(text, path, &self.roots, &originals)?;
+            let context = SpecContext {
+                originals: &originals,
+                ..tuner::spec::context(&self.roots)
+            };
+            let spec = context.check(text.to_owned(), path)?;
             let now = host::Journal::originals(&self.state_dir)?;
             if now.keys().all(|knob| originals.contains_key(knob)) {
                 return Ok(spec);

@@ -309,11 +309,7 @@ impl LiveWorld<'_> {
     }
 
     fn keep_report(&self, report: &Report) -> Result<(), Error> {
-        let mut report = report.clone();
-        report.evaluations.clear();
-        for arm in &mut report.verification {
-            arm.runs_blocks.clear();
-        }
+        let mut report = report.clone().without_blocks();
         let store = &self.coordinator.store;
         report.keep_origin(&store.experiment(self.id)?.report);
         store.set_report(self.id, &report)

@@ -444,11 +444,8 @@ impl<'a> RemoteSession<'a> {
             elapsed_s: self.elapsed_s(),
         };
         let mut session = ReportOnlySession(RunSession::new(self.coordinator, self.id));
-        let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut session);
-        report.evaluations.clear();
-        for arm in &mut report.verification {
-            arm.runs_blocks.clear();
-        }
+        let (report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut session);
+        let mut report = report.without_blocks();
         let row = store.experiment(self.id)?;
         if report.paused && row.wish != Some(UserRequest::Pause) {
             // Its user took the pause back meanwhile.

@@ -12,7 +12,7 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::Report;
-use tuner::spec::{CheckedSpec, ExperimentMode, Spec};
+use tuner::spec::{CheckedSpec, ExperimentMode, Spec, SpecContext};
 
 use crate::coordinator::{Coordinator, CurrentRun, Progress, SIGTERM};
 use crate::error::Error;
@@ -223,12 +223,11 @@ impl Coordinator {
             if !may_miss_templates {
                 tuner::spec::check_dir(&path)?;
             }
-            let checked = if may_miss_templates {
-                tuner::spec::check_begun(text, &path, &self.roots)
-            } else {
-                tuner::spec::check(text, &path, &self.roots)
+            let context = SpecContext {
+                has_begun: may_miss_templates,
+                ..tuner::spec::context(&self.roots)
             };
-            Ok::<_, Error>(checked?)
+            Ok::<_, Error>(context.check(text, &path)?)
         };
         let mut written = row.spec.clone();
         if may_miss_templates {
@@ -309,7 +308,7 @@ impl Coordinator {
         }
         let mut session = RunSession::new(self, id);
         let mut live = live.after(session.elapsed_s()?);
-        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut session);
+        let (report, error) = experiment::run_to_end(spec, &mut live, &mut session);
         let restored = live.restore();
         *self.current_run() = None;
         let restored = restored?;
@@ -318,10 +317,7 @@ impl Coordinator {
         }
         let wish = self.store.experiment(id)?.wish;
         let is_stopped = wish == Some(UserRequest::Stop);
-        report.evaluations.clear();
-        for arm in &mut report.verification {
-            arm.runs_blocks.clear();
-        }
+        let mut report = report.without_blocks();
         let (mut state, mut message) = end_of(&mut report, error.as_ref(), is_stopped);
         match state {
             State::Queued => message = self.why_queued(),

@@ -6,7 +6,6 @@ use bayes_opt::Configuration;
 use tuner::TunerError;
 use tuner::continuous::{Alert, Task, ask};
 use tuner::evaluation::Outcome;
-use tuner::experiment::BY_USER;
 use tuner::ledger::{self, Ledger, LedgerEvent, ResumeState};
 use tuner::report::{EvaluationRecord, Failure};
 
@@ -102,8 +101,8 @@ impl<'a> RunSession<'a> {
                 }
                 self.progress(|progress| (progress.blocks, progress.of_blocks) = (*done, *of));
             }
-            LedgerEvent::Ended(record) => {
-                store.ended(id, &self.outcome(record)?)?;
+            LedgerEvent::Ended { record, signal } => {
+                store.ended(id, &self.outcome(record, signal.is_some())?)?;
                 self.number = None;
                 if let Some(current_run) = &mut *self.coordinator.current_run() {
                     current_run.progress.evaluation = None;
@@ -121,11 +120,14 @@ impl<'a> RunSession<'a> {
         Ok(())
     }
 
-    /// As it is kept: what a signal cut off was killed by its user, or is repeated after the next
+    /// As it is kept: what a signal cut off ended with its experiment, or is repeated after the next
     /// start.
-    fn outcome(&self, record: &EvaluationRecord) -> Result<EvaluationRecord, Error> {
+    fn outcome(
+        &self,
+        record: &EvaluationRecord,
+        by_signal: bool,
+    ) -> Result<EvaluationRecord, Error> {
         let mut record = record.clone();
-        let by_signal = record.reason.as_deref() != Some(BY_USER);
         if record.outcome == Outcome::Killed && by_signal {
             if self.coordinator.store.experiment(self.id)?.wish == Some(UserRequest::Stop) {
                 record.reason = Some("the experiment ended".into());

@@ -382,7 +382,8 @@ mod tests {
     }
 
     fn spec() -> Spec {
-        tuner::spec::check(SPEC.into(), Path::new("table.toml"), &Roots::default())
+        tuner::spec::context(&Roots::default())
+            .check(SPEC.into(), Path::new("table.toml"))
             .unwrap()
             .pinned()
     }

@@ -47,11 +47,7 @@ pub(crate) fn class_of(labels: &BTreeMap<String, String>) -> String {
             hash.update(text);
         }
     }
-    let hash = hash.finalize();
-    hash.iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    host::hex::encode(&hash.finalize()[..8])
 }
 
 /// A worker, for those who look at it.

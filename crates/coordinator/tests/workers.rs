@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+#[path = "../../host/tests/support/eventually.rs"]
+mod eventually;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Mutex;
@@ -15,6 +18,8 @@ use tuner::assignment::{self, EvaluationResult};
 use tuner::ledger::LedgerEvent;
 use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
+
+use eventually::{eventually, found_within};
 
 const LEASE: Duration = Duration::from_millis(1500);
 
@@ -50,8 +55,9 @@ impl Bus for Queue {
 
 fn simulated(order: &WorkOrder) -> EvaluationResult {
     let text = serde_json::to_string(&order.spec).unwrap();
-    let spec =
-        tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default()).unwrap();
+    let spec = tuner::spec::context(&host::Roots::default())
+        .check(text, Path::new("simulated.json"))
+        .unwrap();
     let seed = order.ticket.number as u64;
     let control = spec.space.default_configuration();
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);
@@ -197,20 +203,11 @@ fn say(message: &str) {
 }
 
 fn wait_for(coordinator: &Coordinator, id: i64, state: State) {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
+    found_within(60, || {
         let row = coordinator.store().experiment(id).unwrap();
-        if row.state == state {
-            return;
-        }
-        assert!(
-            Instant::now() < end,
-            "{id} is {}: {:?}",
-            row.state,
-            row.message
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        let what = format!("{id} is {}: {:?}", row.state, row.message);
+        (row.state == state).then_some(()).ok_or(what)
+    });
 }
 
 #[test]
@@ -252,19 +249,12 @@ fn a_queue_that_was_away_gets_what_it_missed() {
                 None,
             )
             .unwrap();
-        let end = Instant::now() + Duration::from_secs(20);
         let message = || {
-            coordinator
-                .store()
-                .experiment(id)
-                .unwrap()
-                .message
-                .unwrap_or_default()
+            let row = coordinator.store().experiment(id).unwrap();
+            row.message.unwrap_or_default()
         };
-        while !message().contains("waits for NATS: the queue is down") {
-            assert!(Instant::now() < end, "{:?}", message());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let waits = || message().contains("waits for NATS: the queue is down");
+        eventually(20, waits, &message);
         queue.is_down.store(false, Ordering::Relaxed);
         wait_for(coordinator, id, State::Done);
         assert_eq!(message(), "");
@@ -354,14 +344,8 @@ fn with_worker(
 
 /// The next order that comes.
 fn order_of(queue: &Queue) -> WorkOrder {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(order) = queue.orders.lock().unwrap().pop_front() {
-            return order;
-        }
-        assert!(Instant::now() < end, "no order came");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let next = || queue.orders.lock().unwrap().pop_front();
+    found_within(20, || next().ok_or("no order came"))
 }
 
 #[test]
@@ -415,11 +399,8 @@ fn a_pause_waits_for_what_is_measured_only() {
             let number = order.ticket.number;
             coordinator.store().evaluation(id, number).unwrap().record
         };
-        let end = Instant::now() + Duration::from_secs(20);
-        while record(&orders[2]).failure.is_none() {
-            assert!(Instant::now() < end, "it is still wanted");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_withdrawn = || record(&orders[2]).failure.is_some();
+        eventually(20, is_withdrawn, || "it is still wanted");
         let state = coordinator.store().experiment(id).unwrap().state;
         assert_eq!(state, State::Running, "the second is measured");
         assert_eq!(bring(&orders[1]), Reply::Accepted);
@@ -485,7 +466,6 @@ fn a_host_that_fails_midway_costs_the_others_nothing() {
                         None,
                     )
                     .unwrap();
-                let end = Instant::now() + Duration::from_secs(20);
                 let evaluations = || coordinator.store().evaluations(id, 1).unwrap();
                 let is_of = |host: &str| {
                     let rows = evaluations();
@@ -494,12 +474,12 @@ fn a_host_that_fails_midway_costs_the_others_nothing() {
                         .filter(|it| it.record.host.as_deref() == Some(host));
                     of_host.count()
                 };
-                while is_of("good") < 4 {
+                let are_enough = || {
                     let row = coordinator.store().experiment(id).unwrap();
                     assert_ne!(row.state, State::Failed, "{:?}", row.message);
-                    assert!(Instant::now() < end, "{:?}", evaluations());
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                    is_of("good") >= 4
+                };
+                eventually(20, are_enough, || format!("{:?}", evaluations()));
                 assert!(is_of("bad") >= 4, "{}", is_of("bad"));
                 let shown = coordinator.store().experiments().unwrap();
                 assert_eq!(shown[0].evaluations, 4, "those of the budget");
@@ -514,11 +494,8 @@ fn a_host_that_fails_midway_costs_the_others_nothing() {
 fn a_second_worker_of_a_name_is_refused_while_the_first_lives() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !coordinator.is_active() {
-            assert!(Instant::now() < end, "it does not get the store");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_active = || coordinator.is_active();
+        eventually(20, is_active, || "it does not get the store");
         // What is in the way; empty where it is welcome.
         let greet = |boot_id: &str, started_ns| match coordinator
             .answer(hello_of("w", boot_id, started_ns))
@@ -553,12 +530,13 @@ fn a_second_worker_of_a_name_is_refused_while_the_first_lives() {
             )
             .unwrap();
         let message = || coordinator.store().experiment(id).unwrap().message;
-        while message().as_ref() != Some(complaint) {
-            assert!(Instant::now() < end, "{:?}", message());
+        let is_said = || {
+            let is_said = message().as_ref() == Some(complaint);
             assert_eq!(greet("a", 5), "");
             assert_ne!(greet("b", 9), "");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            is_said
+        };
+        eventually(20, is_said, || format!("{:?}", message()));
         coordinator.stop(id).unwrap();
         assert_eq!(greet("a", 7), "", "killed and started again on its host");
         let why = greet("a", 5);

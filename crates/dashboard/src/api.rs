@@ -39,7 +39,7 @@ pub(crate) use promotions::{
     ENTRIES_MAX, OfCommand, commands, configuration, of_commands, promoted_by, promotions,
 };
 pub(crate) use shown::{ENTRIES, continuous, summary, winner_rank};
-use shown::{Shown, act, shown};
+use shown::{Shown, act, act_with};
 
 use crate::access::Visitor;
 use crate::app::{Here, Who};
@@ -206,13 +206,9 @@ pub(crate) async fn promote(
     State(app): Here,
     Path(id): Path<String>,
 ) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
-    let id = path::id(&id)?;
-    let promoted = blocking(move || {
-        let promotion = app.coordinator.promote(id)?;
-        Ok((promotion.done, shown(&app.coordinator, id)?))
-    });
-    let (done, shown) = promoted.await?;
-    Ok((Extension(Detail(done.sentences().join(" "))), Json(shown)))
+    let (promotion, shown) = act_with(app, &id, Coordinator::promote).await?;
+    let detail = promotion.done.sentences().join(" ");
+    Ok((Extension(Detail(detail)), Json(shown)))
 }
 
 /// An experiment after its rollback.
@@ -231,13 +227,10 @@ pub(crate) async fn roll_back(
     State(app): Here,
     Path(id): Path<String>,
 ) -> Result<(Extension<Detail>, Json<RolledBack>), Refusal> {
-    let id = path::id(&id)?;
-    let rolled_back = blocking(move || {
-        let changed = app.coordinator.roll_back(id)?;
-        let may_promote = app.coordinator.would_promote(id)?;
-        Ok((changed, may_promote, shown(&app.coordinator, id)?))
+    let rolled_back = act_with(app, &id, |coordinator, id| {
+        Ok((coordinator.roll_back(id)?, coordinator.would_promote(id)?))
     });
-    let (changed, may_promote, shown) = rolled_back.await?;
+    let ((changed, may_promote), shown) = rolled_back.await?;
     let left = changed.left.iter().map(|it| format!("not restored: {it}"));
     let done = changed.done.texts();
     let detail: Vec<String> = left.chain(done.iter().cloned()).collect();
@@ -256,13 +249,11 @@ pub(crate) async fn forget_rest(
     Path(id): Path<String>,
     bytes: Bytes,
 ) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
-    let id = path::id(&id)?;
     let is_confirmed = match bytes.is_empty() {
         true => false,
         false => body::<GivenConfirmation>(&bytes)?.confirm,
     };
-    let forgotten = blocking(move || {
-        let coordinator = &app.coordinator;
+    let forgotten = act_with(app, &id, move |coordinator, id| {
         let rest = coordinator.not_restored(id)?;
         if !is_confirmed && !rest.is_empty() {
             return Err(Error::Invalid(format!(
@@ -270,8 +261,7 @@ pub(crate) async fn forget_rest(
                 rest.join(", ")
             )));
         }
-        let forgotten = coordinator.forget_rest(id)?;
-        Ok((forgotten, shown(coordinator, id)?))
+        coordinator.forget_rest(id)
     });
     let (forgotten, shown) = forgotten.await?;
     let detail = format!("left as it is: {}", forgotten.join(", "));

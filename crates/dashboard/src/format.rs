@@ -190,7 +190,9 @@ mod tests {
             "workload": { "command": ["true"], "parse": "wrk" },
             "objective": { "metric": "latency_p99_us" } }"#;
         let roots = host::Roots::default();
-        let spec = tuner::spec::check(text.into(), "x.json".as_ref(), &roots).unwrap();
+        let spec = tuner::spec::context(&roots)
+            .check(text.into(), "x.json".as_ref())
+            .unwrap();
         let block = |control: f64, experiment: f64| Block {
             start_s: 0.0,
             order: tuner::evaluation::SideOrder::Parallel,

@@ -1,6 +1,5 @@
-//! `/metrics` in Prometheus' text format 0.0.4.
+//! `/metrics` for Prometheus.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use coordinator::ClaimCounts;
 use coordinator::store::{ContinuousStanding, ExperimentSummary, State as ExperimentState};
 use jiff::Timestamp;
+use prometheus_text::{Exposition, Labels, MetricKind};
 use tuner::continuous::ContinuousPhase;
 
 use crate::app::App;
@@ -19,18 +19,15 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
         let experiments = app.coordinator.store().experiments()?;
         let is_in_trouble = app.coordinator.trouble().is_some();
         let workers = app.coordinator.workers();
-        let mut out = text(&experiments, is_in_trouble, host::own_cpu_s());
+        let mut page = Exposition::new();
+        of_experiments(&mut page, &experiments, is_in_trouble, host::own_cpu_s());
         let outcomes = app.coordinator.store().outcomes()?;
         let is_paused = app.coordinator.store().is_queue_paused()?;
-        out.push_str(&text_of_server(
-            &outcomes,
-            is_paused,
-            app.answers.by_class(),
-        ));
-        out.push_str(&text_of_workers(workers.list().len(), workers.counts()));
+        of_server(&mut page, &outcomes, is_paused, app.answers.by_class());
+        of_workers(&mut page, workers.list().len(), workers.counts());
         let always_on = app.coordinator.store().all_continuous()?;
-        out.push_str(&text_of_continuous(&always_on, Timestamp::now()));
-        Ok(out)
+        of_continuous(&mut page, &always_on, Timestamp::now());
+        Ok(page.into_text())
     })
     .await?;
     Ok((
@@ -40,133 +37,102 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
         .into_response())
 }
 
-fn text(experiments: &[ExperimentSummary], is_in_trouble: bool, cpu_s: f64) -> String {
-    let mut out = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
-        family(&mut out, name, kind, help, samples);
-    };
+fn of_experiments(
+    page: &mut Exposition,
+    experiments: &[ExperimentSummary],
+    is_in_trouble: bool,
+    cpu_s: f64,
+) {
     let counted = ExperimentState::ALL.map(|state| {
-        let count = experiments
-            .iter()
-            .filter(|experiment| experiment.state == state)
-            .count();
-        (format!("{{state=\"{state}\"}}"), count as f64)
+        let of_state = |experiment: &&ExperimentSummary| experiment.state == state;
+        let count = experiments.iter().filter(of_state).count();
+        (Labels::new().and("state", state), count)
     });
-    family(
+    page.family(
         "slackline_experiments",
-        "gauge",
+        MetricKind::Gauge,
         "Experiments by state.",
-        &counted,
-    );
-    let each = |value: fn(&ExperimentSummary) -> Option<f64>| -> Vec<(String, f64)> {
-        let labelled = experiments.iter().filter_map(|experiment| {
-            let labels = labels(experiment.id, &experiment.name);
-            Some((format!("{{{labels}}}"), value(experiment)?))
-        });
-        labelled.collect()
+    )
+    .samples(counted);
+    let mut each = |name: &str, help: &str, value: fn(&ExperimentSummary) -> Option<f64>| {
+        let samples = experiments
+            .iter()
+            .filter_map(|it| Some((labels(it.id, &it.name), value(it)?)));
+        page.family(name, MetricKind::Gauge, help).samples(samples);
     };
-    family(
+    each(
         "slackline_evaluations",
-        "gauge",
         "Evaluations that ended, by experiment.",
-        &each(|experiment| Some(experiment.evaluations as f64)),
+        |experiment| Some(experiment.evaluations as f64),
     );
-    family(
+    each(
         "slackline_best_score",
-        "gauge",
         "Lowest score of a completed evaluation (logarithm of the ratio to the control, unless the objective is absolute).",
-        &each(|experiment| experiment.best_score),
+        |experiment| experiment.best_score,
     );
-    family(
+    each(
         "slackline_promoted",
-        "gauge",
         "Whether an experiment's winner is in force on the host.",
-        &each(|experiment| Some(f64::from(u8::from(experiment.promoted)))),
+        |experiment| Some(f64::from(u8::from(experiment.promoted))),
     );
-    family(
+    page.single(
         "slackline_in_trouble",
-        "gauge",
+        MetricKind::Gauge,
         "1 while the server cannot work because of the store or the host.",
-        &[(String::new(), f64::from(u8::from(is_in_trouble)))],
+        u8::from(is_in_trouble),
     );
-    family(
+    page.single(
         "slackline_own_cpu_seconds_total",
-        "counter",
+        MetricKind::Counter,
         "CPU time of the server itself.",
-        &[(String::new(), cpu_s)],
+        cpu_s,
     );
-    out
 }
 
 /// Evaluations by outcome, the queue, the build, and the answers of this server.
-fn text_of_server(
+fn of_server(
+    page: &mut Exposition,
     outcomes: &[(i64, String, String, usize)],
     is_paused: bool,
     answers: impl Iterator<Item = (String, u64)>,
-) -> String {
-    let mut out = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
-        family(&mut out, name, kind, help, samples);
-    };
-    let by_outcome: Vec<_> = outcomes
+) {
+    let by_outcome = outcomes
         .iter()
-        .map(|(id, name, outcome, count)| {
-            let labels = labels(*id, name);
-            (format!("{{{labels},outcome=\"{outcome}\"}}"), *count as f64)
-        })
-        .collect();
-    family(
+        .map(|(id, name, outcome, count)| (labels(*id, name).and("outcome", outcome), count));
+    page.family(
         "slackline_evaluations_by_outcome",
-        "gauge",
+        MetricKind::Gauge,
         "Evaluations by experiment and outcome. Lost evaluations count as failed. Running ones are included.",
-        &by_outcome,
-    );
-    family(
+    )
+    .samples(by_outcome);
+    page.single(
         "slackline_queue_paused",
-        "gauge",
+        MetricKind::Gauge,
         "Whether no search or verification begins until the queue is resumed.",
-        &[(String::new(), f64::from(u8::from(is_paused)))],
+        u8::from(is_paused),
     );
-    let version = env!("CARGO_PKG_VERSION");
-    family(
+    page.family(
         "slackline_build_info",
-        "gauge",
+        MetricKind::Gauge,
         "Always 1. The label has the version.",
-        &[(format!("{{version=\"{version}\"}}"), 1.0)],
-    );
-    let answers: Vec<_> = answers
-        .map(|(class, count)| (format!("{{class=\"{class}\"}}"), count as f64))
-        .collect();
-    family(
+    )
+    .sample(&Labels::new().and("version", env!("CARGO_PKG_VERSION")), 1);
+    page.family(
         "slackline_http_answers_total",
-        "counter",
+        MetricKind::Counter,
         "Answers of this server by class of status.",
-        &answers,
-    );
-    out
-}
-
-/// A family of series: its lines of help and type, and a line for each sample.
-fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, f64)]) {
-    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    for (labels, value) in samples {
-        let _ = writeln!(out, "{name}{labels} {value}");
-    }
+    )
+    .samples(answers.map(|(class, count)| (Labels::new().and("class", class), count)));
 }
 
 /// The labels of an experiment.
-fn labels(id: i64, name: &str) -> String {
-    let name = name
-        .replace('\\', r"\\")
-        .replace('"', "\\\"")
-        .replace('\n', " ");
-    format!("experiment=\"{id}\",name=\"{name}\"")
+fn labels(id: i64, name: &str) -> Labels {
+    Labels::new().and("experiment", id).and("name", name)
 }
 
 /// What `mode = "continuous"` is at. Times are absolute, as `time() - …` is Prometheus' way to say
 /// how long ago.
-fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
-    let mut out = String::new();
+fn of_continuous(page: &mut Exposition, all: &[ContinuousStanding], now: Timestamp) {
     let states = all.iter().flat_map(|standing| {
         let labels = labels(standing.id, &standing.name);
         let present = standing.doing();
@@ -178,32 +144,27 @@ fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
             .map(|doing| doing.to_string())
             .into_iter();
         each.chain(resting).map(move |state| {
-            let value = f64::from(u8::from(state == present));
-            (format!("{{{labels},state=\"{state}\"}}"), value)
+            let value = u8::from(state == present);
+            (labels.clone().and("state", state), value)
         })
     });
-    family(
-        &mut out,
+    page.family(
         "slackline_continuous_state",
-        "gauge",
+        MetricKind::Gauge,
         "1 for the current activity; if the experiment is not running, for its state.",
-        &states.collect::<Vec<_>>(),
-    );
+    )
+    .samples(states);
     let mut each =
-        |name: &str, kind: &str, help: &str, value: &dyn Fn(&ContinuousStanding) -> Option<f64>| {
-            let samples: Vec<_> = all
+        |name: &str, kind, help: &str, value: &dyn Fn(&ContinuousStanding) -> Option<f64>| {
+            let samples = all
                 .iter()
-                .filter_map(|standing| {
-                    let labels = labels(standing.id, &standing.name);
-                    Some((format!("{{{labels}}}"), value(standing)?))
-                })
-                .collect();
+                .filter_map(|it| Some((labels(it.id, &it.name), value(it)?)));
             let name = format!("slackline_continuous_{name}");
-            family(&mut out, &name, kind, help, &samples);
+            page.family(&name, kind, help).samples(samples);
         };
     each(
         "changes_today",
-        "gauge",
+        MetricKind::Gauge,
         "Promotions since midnight in the experiment's time zone.",
         &|it| {
             let zone = it.rules.zone().ok()?;
@@ -212,51 +173,75 @@ fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
     );
     each(
         "changes_per_day",
-        "gauge",
+        MetricKind::Gauge,
         "Promotions allowed each day.",
         &|it| Some(it.rules.changes_per_day as f64),
     );
     each(
         "last_alarm_timestamp_seconds",
-        "gauge",
+        MetricKind::Gauge,
         "When a drift test last raised an alarm, in seconds since 1970.",
         &|it| Some(it.state.last_alarm?.as_millisecond() as f64 / 1000.0),
     );
     each(
         "rounds_total",
-        "counter",
+        MetricKind::Counter,
         "Rounds, the unmeasured ones included.",
         &|it| Some(it.state.rounds as f64),
     );
-    each("alarms_total", "counter", "Alarms of drift tests.", &|it| {
-        Some(it.state.alarms as f64)
-    });
-    each("promotions_total", "counter", "Promotions.", &|it| {
-        Some(it.state.promotions as f64)
-    });
-    each("rollbacks_total", "counter", "Rollbacks.", &|it| {
-        Some(it.state.rollbacks as f64)
-    });
-    out
+    each(
+        "alarms_total",
+        MetricKind::Counter,
+        "Alarms of drift tests.",
+        &|it| Some(it.state.alarms as f64),
+    );
+    each(
+        "promotions_total",
+        MetricKind::Counter,
+        "Promotions.",
+        &|it| Some(it.state.promotions as f64),
+    );
+    each(
+        "rollbacks_total",
+        MetricKind::Counter,
+        "Rollbacks.",
+        &|it| Some(it.state.rollbacks as f64),
+    );
 }
 
-fn text_of_workers(workers: usize, counts: ClaimCounts) -> String {
-    let claims = "slackline_claims_total";
-    let results = "slackline_results_total";
-    format!(
-        "# HELP slackline_workers Workers on other hosts that were heard of in the last hour.\n\
-         # TYPE slackline_workers gauge\nslackline_workers {workers}\n\
-         # HELP {claims} Orders that workers claimed, by answer.\n# TYPE {claims} counter\n\
-         {claims}{{answer=\"granted\"}} {}\n{claims}{{answer=\"declined\"}} {}\n\
-         # HELP {results} Results that workers sent, by answer.\n# TYPE {results} counter\n\
-         {results}{{answer=\"accepted\"}} {}\n{results}{{answer=\"refused\"}} {}\n",
-        counts.granted, counts.declined, counts.accepted, counts.refused
-    )
+fn of_workers(page: &mut Exposition, workers: usize, counts: ClaimCounts) {
+    page.single(
+        "slackline_workers",
+        MetricKind::Gauge,
+        "Workers on other hosts that were heard of in the last hour.",
+        workers,
+    );
+    let mut by_answer = |name: &str, help: &str, answers: [(&str, u64); 2]| {
+        let samples = answers.map(|(answer, count)| (Labels::new().and("answer", answer), count));
+        page.family(name, MetricKind::Counter, help)
+            .samples(samples);
+    };
+    by_answer(
+        "slackline_claims_total",
+        "Orders that workers claimed, by answer.",
+        [("granted", counts.granted), ("declined", counts.declined)],
+    );
+    by_answer(
+        "slackline_results_total",
+        "Results that workers sent, by answer.",
+        [("accepted", counts.accepted), ("refused", counts.refused)],
+    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn page(write: impl FnOnce(&mut Exposition)) -> String {
+        let mut page = Exposition::new();
+        write(&mut page);
+        page.into_text()
+    }
 
     #[test]
     fn a_continuous_experiment_says_what_it_is_at() {
@@ -272,8 +257,9 @@ mod tests {
             experiment: ExperimentState::Running,
             state: tuner::continuous::ContinuousState::new(now),
         };
-        let said =
-            |standing: &ContinuousStanding| text_of_continuous(std::slice::from_ref(standing), now);
+        let said = |standing: &ContinuousStanding| {
+            page(|page| of_continuous(page, std::slice::from_ref(standing), now))
+        };
         let first = said(&standing);
         let of = |state: &str, value: u8| {
             format!(
@@ -310,7 +296,8 @@ mod tests {
     #[test]
     fn evaluations_are_counted_by_outcome_and_answers_by_class() {
         let outcomes = [(3, "a".to_owned(), "crashed".to_owned(), 2)];
-        let text = text_of_server(&outcomes, true, [("2xx".to_owned(), 7)].into_iter());
+        let answers = [("2xx".to_owned(), 7)].into_iter();
+        let text = page(|page| of_server(page, &outcomes, true, answers));
         for line in [
             "slackline_evaluations_by_outcome{experiment=\"3\",name=\"a\",outcome=\"crashed\"} 2\n",
             "slackline_queue_paused 1\n",
@@ -342,7 +329,7 @@ mod tests {
             waits: None,
             on_workers: false,
         };
-        let text = text(&[experiment], false, 0.5);
+        let text = page(|page| of_experiments(page, &[experiment], false, 0.5));
         assert!(
             text.contains("slackline_experiments{state=\"done\"} 1\n"),
             "{text}"

@@ -10,10 +10,12 @@
 //! (a submission thread on any CPU) or `sqpoll=2` (on CPU 2).
 #![expect(clippy::print_stderr, reason = "the output of a program")]
 
+#[allow(dead_code, reason = "the tests read how much had no room")]
+#[path = "shared/echo.rs"]
+mod echo;
 #[path = "shared/xdp.rs"]
 mod xdp;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,59 +25,9 @@ use dataplane::idle::IdlePolicy;
 use dataplane::shard::Plane;
 use dataplane::uring::{Uring, UringConfig, listen};
 use dataplane::xdp::{Interface, XdpConfig};
-use dataplane::{Application, Backend, Calls, Context, Error, Event, FlowId, Shard, ShardConfig};
+use dataplane::{Backend, Error, Shard, ShardConfig};
 
-/// Sends back what arrives. What cannot be sent yet is kept, and counts against the window.
-#[derive(Default)]
-struct Echo {
-    unsent: HashMap<FlowId, Vec<u8>>,
-}
-
-impl Application for Echo {
-    type FlowState = ();
-
-    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
-        let calls = &mut *context.calls;
-        match event {
-            Event::Knock { flow, .. } => calls.accept(flow),
-            Event::Recv { flow, data } => {
-                let is_waiting = !self.unsent.is_empty() && self.unsent.contains_key(&flow);
-                let sent = if is_waiting {
-                    0
-                } else {
-                    calls.send(flow, data)
-                };
-                calls.recv_done(flow, sent);
-                if sent < data.len() {
-                    self.unsent
-                        .entry(flow)
-                        .or_default()
-                        .extend_from_slice(&data[sent..]);
-                }
-            }
-            Event::Sent { flow } => {
-                if let Some(mut rest) = self.unsent.remove(&flow) {
-                    let sent = calls.send(flow, &rest);
-                    calls.recv_done(flow, sent);
-                    rest.drain(..sent);
-                    if !rest.is_empty() {
-                        self.unsent.insert(flow, rest);
-                    }
-                }
-            }
-            Event::PeerFinished { flow } => calls.close(flow),
-            Event::Dead { flow, .. } => drop(self.unsent.remove(&flow)),
-            Event::Connected { .. }
-            | Event::Filled { .. }
-            | Event::Timer { .. }
-            | Event::File { .. } => {}
-        }
-    }
-
-    fn detach(&mut self, _flow: FlowId) {}
-
-    fn attach<C: Calls>(&mut self, _flow: FlowId, (): (), _context: &mut Context<'_, C>) {}
-}
+use echo::Echo;
 
 fn by_xdp(words: &[String]) -> Result<(), Failure> {
     let [interface, address, rest @ ..] = words else {

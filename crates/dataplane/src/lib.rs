@@ -39,6 +39,7 @@ pub mod idle;
 pub mod isolated;
 pub mod launch;
 
+mod lock;
 mod mailbox;
 mod mapping;
 pub mod metrics;

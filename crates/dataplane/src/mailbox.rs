@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::batch::BatchPolicy;
 use crate::error::Error;
 use crate::idle::IdlePolicy;
+use crate::lock::lock;
 
 /// New connections and frames that may wait for a shard in its mailbox. Further connections are
 /// closed, and further frames are lost. As large as the usual `net.core.somaxconn`.
@@ -87,7 +88,7 @@ impl<T, S> Mailbox<T, S> {
 
     /// Leaves a command and wakes the shard. A knock is given back when too many wait.
     pub fn send(&self, command: Command<T, S>) -> Option<Command<T, S>> {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commands = lock(&self.commands);
         if matches!(command, Command::Knock { .. }) && commands.len() >= KNOCKS_MAX {
             return Some(command);
         }
@@ -112,7 +113,7 @@ impl<T, S> Mailbox<T, S> {
         if !self.is_filled.load(Ordering::Acquire) {
             return None;
         }
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commands = lock(&self.commands);
         let command = commands.pop_front();
         if command.is_none() {
             self.is_filled.store(false, Ordering::Release);

@@ -1,12 +1,13 @@
 //! Figures for Prometheus, and the thread that serves them.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use prometheus_text::{Exposition, Family, Labels, MetricKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -54,73 +55,76 @@ impl Page {
 type Pick = fn(&ShardStats) -> u64;
 
 /// Figures of a shard: name, kind, help.
-const FIGURES: [(&str, &str, &str, Pick); 12] = [
+const FIGURES: [(&str, MetricKind, &str, Pick); 12] = [
     (
         "batch_bound",
-        "gauge",
+        MetricKind::Gauge,
         "Largest number of requests in one turn of the loop.",
         |s| s.bound.load(Ordering::Relaxed),
     ),
     (
         "full_turns_total",
-        "counter",
+        MetricKind::Counter,
         "Turns of the loop that reached batch_bound.",
         |s| s.full_turns.load(Ordering::Relaxed),
     ),
     (
         "busy_ns_total",
-        "counter",
+        MetricKind::Counter,
         "Time with work, in nanoseconds.",
         |s| s.busy_ns.load(Ordering::Relaxed),
     ),
     (
         "spin_ns_total",
-        "counter",
+        MetricKind::Counter,
         "Time spent spinning, in nanoseconds.",
         |s| s.spin_ns.load(Ordering::Relaxed),
     ),
-    ("sleeps_total", "counter", "Sleeps in the kernel.", |s| {
-        s.sleeps.load(Ordering::Relaxed)
-    }),
+    (
+        "sleeps_total",
+        MetricKind::Counter,
+        "Sleeps in the kernel.",
+        |s| s.sleeps.load(Ordering::Relaxed),
+    ),
     (
         "spin_limit_ns",
-        "gauge",
+        MetricKind::Gauge,
         "Longest time that the shard spins before it sleeps, in nanoseconds.",
         |s| s.spin_limit_ns.load(Ordering::Relaxed),
     ),
     (
         "wake_ns",
-        "gauge",
+        MetricKind::Gauge,
         "Time that a wake-up from a sleep takes, in nanoseconds.",
         |s| s.wake_ns.load(Ordering::Relaxed),
     ),
     (
         "flows",
-        "gauge",
+        MetricKind::Gauge,
         "Connections that this shard serves.",
         |s| s.flows.load(Ordering::Relaxed),
     ),
     (
         "flows_arrived_total",
-        "counter",
+        MetricKind::Counter,
         "Connections that came from other shards.",
         |s| s.arrived.load(Ordering::Relaxed),
     ),
     (
         "flows_departed_total",
-        "counter",
+        MetricKind::Counter,
         "Connections that went to other shards.",
         |s| s.departed.load(Ordering::Relaxed),
     ),
     (
         "handed_over_total",
-        "counter",
+        MetricKind::Counter,
         "New connections and frames that came here and were handed over to the shard they belong to.",
         |s| s.handed_over.load(Ordering::Relaxed),
     ),
     (
         "refused_total",
-        "counter",
+        MetricKind::Counter,
         "New connections and frames of other shards that found no room here and were lost.",
         |s| s.refused.load(Ordering::Relaxed),
     ),
@@ -151,36 +155,36 @@ const HISTOGRAMS: [(&str, &str, Histogram, u32); 3] = [
     ),
 ];
 
-/// Adds the figures of all shards to a page of Prometheus' text format.
-pub fn shards(page: &mut String, shards: &[ShardStats]) {
+/// Adds the figures of all shards to a page.
+pub fn shards(page: &mut Exposition, shards: &[ShardStats]) {
+    let labelled = || {
+        let all = shards.iter().enumerate();
+        all.map(|(shard, stats)| (Labels::new().and("shard", shard), stats))
+    };
     for (name, kind, help, pick) in FIGURES {
         let name = format!("slackline_shard_{name}");
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (shard, stats) in shards.iter().enumerate() {
-            let _ = writeln!(page, "{name}{{shard=\"{shard}\"}} {}", pick(stats));
-        }
+        let samples = labelled().map(|(labels, stats)| (labels, pick(stats)));
+        page.family(&name, kind, help).samples(samples);
     }
     for (name, help, pick, doublings) in HISTOGRAMS {
         let name = format!("slackline_shard_{name}");
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-        for (shard, stats) in shards.iter().enumerate() {
-            let snapshot = pick(stats);
-            for doubling in 0..=doublings {
-                let limit = 1_u64 << doubling;
-                let count = snapshot.count_up_to(limit);
-                let _ = writeln!(
-                    page,
-                    "{name}_bucket{{shard=\"{shard}\",le=\"{limit}\"}} {count}"
-                );
-            }
-            let (count, sum) = (snapshot.count(), snapshot.sum);
-            let _ = write!(
-                page,
-                "{name}_bucket{{shard=\"{shard}\",le=\"+Inf\"}} {count}\n\
-                 {name}_sum{{shard=\"{shard}\"}} {sum}\n{name}_count{{shard=\"{shard}\"}} {count}\n"
-            );
+        let mut family = page.family(&name, MetricKind::Histogram, help);
+        for (labels, stats) in labelled() {
+            histogram(&mut family, &labels, &pick(stats), 0..=doublings);
         }
     }
+}
+
+/// Adds a histogram whose limits are these powers of two.
+pub fn histogram(
+    family: &mut Family<'_>,
+    labels: &Labels,
+    snapshot: &Snapshot,
+    doublings: RangeInclusive<u32>,
+) {
+    let limits = doublings.map(|doubling| 1_u64 << doubling);
+    let buckets = limits.map(|limit| (limit, snapshot.count_up_to(limit)));
+    family.histogram(labels, buckets, snapshot.sum, snapshot.count());
 }
 
 /// A client that has not got its whole answer.

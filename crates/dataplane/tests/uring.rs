@@ -3,7 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 #![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
-use std::collections::HashMap;
+#[path = "../examples/shared/echo.rs"]
+mod echo;
+#[path = "support/shards.rs"]
+mod shards;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -12,70 +16,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dataplane::shard::{Command, Plane};
-use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
-use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
+use dataplane::uring::{Uring, UringConfig, listen};
 
-/// Echoes everything, however slowly the peer reads: bytes without room wait here, and are not
-/// done.
-#[derive(Default)]
-struct Echo {
-    unsent: HashMap<FlowId, Vec<u8>>,
-    unsent_max: usize,
-}
-
-impl Application for Echo {
-    type FlowState = Vec<u8>;
-
-    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
-        let calls = &mut *context.calls;
-        match event {
-            Event::Knock { flow, .. } => calls.accept(flow),
-            Event::Recv { flow, data } => {
-                let waits = self.unsent.contains_key(&flow);
-                let sent = if waits { 0 } else { calls.send(flow, data) };
-                calls.recv_done(flow, sent);
-                if sent < data.len() {
-                    let unsent = self.unsent.entry(flow).or_default();
-                    unsent.extend_from_slice(&data[sent..]);
-                    self.unsent_max = self.unsent_max.max(unsent.len());
-                }
-            }
-            Event::Sent { flow } => {
-                let Some(mut unsent) = self.unsent.remove(&flow) else {
-                    return;
-                };
-                let sent = calls.send(flow, &unsent);
-                calls.recv_done(flow, sent);
-                unsent.drain(..sent);
-                if !unsent.is_empty() {
-                    self.unsent.insert(flow, unsent);
-                }
-            }
-            Event::PeerFinished { flow } => calls.close(flow),
-            Event::Dead { flow, .. } => drop(self.unsent.remove(&flow)),
-            Event::Connected { .. }
-            | Event::Filled { .. }
-            | Event::Timer { .. }
-            | Event::File { .. } => {}
-        }
-    }
-
-    fn detach(&mut self, flow: FlowId) -> Vec<u8> {
-        self.unsent.remove(&flow).unwrap_or_default()
-    }
-
-    fn attach<C: Calls>(&mut self, flow: FlowId, unsent: Vec<u8>, _: &mut Context<'_, C>) {
-        self.unsent
-            .extend((!unsent.is_empty()).then_some((flow, unsent)));
-    }
-}
+use echo::Echo;
+use shards::start_shards;
 
 type EchoPlane = Arc<Plane<Uring, Echo>>;
 
 struct Server {
     plane: EchoPlane,
     address: SocketAddr,
-    threads: Vec<JoinHandle<Echo>>,
+    threads: Vec<JoinHandle<Option<Echo>>>,
 }
 
 fn start(shards: u8, flows_max: usize) -> Option<Server> {
@@ -88,39 +39,13 @@ fn start_with(shards: u8, flows_max: usize, change: fn(&mut UringConfig)) -> Opt
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
     drop(probe);
-    let mut listeners = vec![listen(address).unwrap()];
-    let mut threads = Vec::new();
-    for id in 0..shards {
-        let (plane, listeners) = (Arc::clone(&plane), std::mem::take(&mut listeners));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        threads.push(std::thread::spawn(move || {
-            let owners = Arc::clone(&plane);
-            let owns = move |group| owners.groups.owner(group) == id;
-            let mut config = UringConfig {
-                listeners,
-                flows_max,
-                owns_group: Some(Box::new(owns) as OwnsGroup),
-                ..UringConfig::default()
-            };
-            change(&mut config);
-            let backend = Uring::new(config);
-            let Ok(backend) = backend else {
-                ready.send(false).unwrap();
-                return Echo::default();
-            };
-            ready.send(true).unwrap();
-            let config = ShardConfig {
-                id,
-                ..ShardConfig::default()
-            };
-            let shard = Shard::new(config, backend, Echo::default(), plane).unwrap();
-            shard.run().unwrap()
-        }));
-        if !is_ready.recv().unwrap() {
-            println!("SKIP: no io_uring on this kernel");
-            return None;
-        }
-    }
+    let listeners = vec![listen(address).unwrap()];
+    let configure = move |config: &mut UringConfig| {
+        config.flows_max = flows_max;
+        change(config);
+    };
+    let echo = |_| Echo::default();
+    let threads = start_shards(&plane, shards, listeners, configure, echo, |echo| echo)?;
     Some(Server {
         plane,
         address,
@@ -133,7 +58,7 @@ impl Server {
         self.plane.drain(Duration::from_secs(5));
         self.threads
             .into_iter()
-            .map(|thread| thread.join().unwrap())
+            .map(|thread| thread.join().unwrap().unwrap())
             .collect()
     }
 

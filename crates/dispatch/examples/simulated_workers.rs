@@ -176,7 +176,8 @@ fn beats_of(beats: f64) -> u32 {
 
 fn simulated(order: &WorkOrder) -> Result<EvaluationResult, Failure> {
     let text = serde_json::to_string(&order.spec)?;
-    let spec = tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default())?;
+    let spec =
+        tuner::spec::context(&host::Roots::default()).check(text, Path::new("simulated.json"))?;
     let control = spec.space.default_configuration();
     let seed = order.ticket.number as u64;
     let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);

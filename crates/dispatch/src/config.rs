@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use host::hex;
 use serde::Deserialize;
 use tuner::SpecError;
 use tuner::spec::{Source, is_line};
 
 use crate::error::Error;
-use crate::hex::bytes_of_hex;
 
 /// Where NATS is, and who we are to it.
 #[derive(Clone, Debug, Deserialize)]
@@ -115,7 +115,7 @@ impl WorkerConfig {
         let source = Source::read(path)?;
         let config: Self = source.parse()?;
         for (index, key) in config.coordinator_keys.iter().enumerate() {
-            if bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
+            if hex::decode(key.trim()).is_none_or(|bytes| bytes.len() != 32) {
                 let why = "a key is 64 hexadecimal digits, as in the file signing.pub of `slackline serve`";
                 return Err(source
                     .error(&format!("coordinator_keys[{index}]"), why)

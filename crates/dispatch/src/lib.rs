@@ -15,7 +15,6 @@ mod config;
 mod connection;
 mod coordinator_endpoint;
 mod error;
-mod hex;
 mod signing;
 pub mod worker;
 

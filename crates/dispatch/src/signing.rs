@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use host::hex;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use tuner::protocol::WorkOrder;
@@ -9,7 +10,6 @@ use tuner::spec::{CheckedSpec, Spec};
 
 use crate::config::{Allow, WorkerConfig};
 use crate::error::Error;
-use crate::hex::{bytes_of_hex, hex};
 
 /// Header of the public key, in hexadecimal digits.
 pub(crate) const KEY_HEADER: &str = "Slackline-Key";
@@ -54,23 +54,23 @@ impl Signer {
     }
 
     pub(crate) fn public(&self) -> String {
-        hex(self.key.public_key().as_ref())
+        hex::encode(self.key.public_key().as_ref())
     }
 
     pub(crate) fn sign(&self, body: &[u8]) -> String {
-        hex(self.key.sign(body).as_ref())
+        hex::encode(self.key.sign(body).as_ref())
     }
 }
 
 /// Whether one of the keys has signed the body.
 fn is_signed(keys: &[String], key: Option<&str>, signature: Option<&str>, body: &[u8]) -> bool {
-    let (Some(key), Some(signature)) = (key, signature) else {
+    let (Some(key), Some(signature)) = (key.map(str::trim), signature.map(str::trim)) else {
         return false;
     };
     let known = keys
         .iter()
-        .any(|known| known.trim().eq_ignore_ascii_case(key.trim()));
-    let (Some(key), Some(signature)) = (bytes_of_hex(key), bytes_of_hex(signature)) else {
+        .any(|known| known.trim().eq_ignore_ascii_case(key));
+    let (Some(key), Some(signature)) = (hex::decode(key), hex::decode(signature)) else {
         return false;
     };
     known
@@ -204,7 +204,9 @@ mod tests {
             "objective": { "metric": "latency_p99_us" }
         }"#;
         let roots = host::Roots::default();
-        let spec = tuner::spec::check(text.into(), Path::new("/tmp/spec.json"), &roots).unwrap();
+        let spec = tuner::spec::context(&roots)
+            .check(text.into(), Path::new("/tmp/spec.json"))
+            .unwrap();
         let order = WorkOrder {
             ticket: tuner::protocol::Ticket {
                 experiment: 1,

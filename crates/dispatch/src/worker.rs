@@ -525,7 +525,9 @@ impl Measuring {
         let spec = serde_json::to_string(&self.order.spec)
             .map_err(|error| error.to_string())
             .and_then(|text| {
-                tuner::spec::check(text, &path, &roots).map_err(|error| error.to_string())
+                tuner::spec::context(&roots)
+                    .check(text, &path)
+                    .map_err(|error| error.to_string())
             });
         let spec = match spec {
             Ok(spec) => spec,

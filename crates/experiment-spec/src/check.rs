@@ -20,7 +20,7 @@ use super::locate::Source;
 use super::masks::Masks;
 use super::numbers::{check_counts, check_numbers};
 use super::parameters::{CheckedSpace, arm_configuration, check_space};
-use super::templates::{CheckedParts, Templates, check_apply, check_templates};
+use super::templates::{CheckedParts, check_apply, check_templates};
 use super::warm_control::check_evaluation;
 use super::{ObjectiveSpec, Pairing, ReadySpec, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
@@ -142,13 +142,14 @@ pub(super) fn check_experiment(
     spec: Spec,
     source: &Source,
     context: &SpecContext<'_>,
-    templates: Templates,
 ) -> Result<CheckedSpec, SpecError> {
     check_words(&spec, source)?;
-    let space = check_space(&spec, source, context, templates)?;
-    let roots = context.roots;
+    let space = check_space(&spec, source, context)?;
+    let SpecContext {
+        roots, has_begun, ..
+    } = *context;
     let dir = folder(source.path());
-    if templates == Templates::AreThere {
+    if !has_begun {
         check_counts(&spec, source)?;
     }
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
@@ -156,7 +157,7 @@ pub(super) fn check_experiment(
     let mut workload = workload_of(&spec, source)?;
     let objective = spec.objective.as_ref();
     let objective = objective.ok_or_else(|| missing("objective"))?;
-    check_target(target, source, &dir, templates)?;
+    check_target(target, source, &dir, has_begun)?;
     check_shared_files(&spec, target, &space.knobs, source, roots)?;
     check_apply(&spec, target, source)?;
     check_evaluation(&spec, target, source)?;
@@ -174,7 +175,7 @@ pub(super) fn check_experiment(
     check_metrics(&spec, source, target)?;
     check_arms(&spec, &space.space, source)?;
     let parts = CheckedParts {
-        templates,
+        has_begun,
         spec: &spec,
         source,
         dir: &dir,
@@ -201,7 +202,7 @@ pub(super) fn check_experiment(
         .collect();
     let name = name_of(&spec, source);
     check_name("name", &name, source)?;
-    if templates == Templates::AreThere {
+    if !has_begun {
         // One that an earlier Slackline has begun can be rolled back whatever it is called.
         check_lengths(&spec, &name, source)?;
     }
@@ -355,7 +356,7 @@ fn check_target(
     target: &TargetSpec,
     source: &Source,
     dir: &Path,
-    templates: Templates,
+    has_begun: bool,
 ) -> Result<(), SpecError> {
     if target.start.is_none() && target.pairing == Pairing::Parallel {
         return Err(source.error(
@@ -388,7 +389,7 @@ fn check_target(
             "give exactly one of pid, pid_file, cgroup",
         ));
     }
-    check_files(target, source, dir, templates)?;
+    check_files(target, source, dir, has_begun)?;
     check_steps(target, source)?;
     if let Some(ready) = &target.ready {
         check_ready(ready, source)?;
@@ -404,16 +405,17 @@ fn check_target(
     Ok(())
 }
 
-/// Templates are there, and what is made of them is put where nothing else is.
+/// Templates are there unless the experiment has begun. What is made of them is put where nothing
+/// else is.
 fn check_files(
     target: &TargetSpec,
     source: &Source,
     dir: &Path,
-    templates: Templates,
+    has_begun: bool,
 ) -> Result<(), SpecError> {
     for (index, file) in target.files.iter().enumerate() {
         let template = dir.join(&file.template);
-        if templates == Templates::AreThere && !template.is_file() {
+        if !has_begun && !template.is_file() {
             return Err(source.error(
                 &format!("target.files[{index}].template"),
                 format!("{} is not a file", template.display()),
@@ -442,7 +444,7 @@ fn check_files(
             return Err(source.error(&key, why));
         }
         // Of what may only be seen by another user nothing is said.
-        if templates == Templates::AreThere
+        if !has_begun
             && let Err(error @ HostError::Irreplaceable { .. }) =
                 host::check_replaceable(Path::new(&file.path))
         {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bayes_opt::{Configuration, Kind, Parameter, Value};
 use paired_stats::SequentialTest;
 
+use super::CheckedSpec;
 use super::parameters::arm_configuration;
-use super::{CheckedSpec, Scalar};
 
 impl CheckedSpec {
     /// The configuration of which only these parameters differ from the control, as `name=value
@@ -29,7 +29,7 @@ impl CheckedSpec {
                     names.join(", ")
                 )
             })?;
-            values.insert(name.to_owned(), scalar_of(parameter, value));
+            values.insert(name.to_owned(), value_of(parameter, value));
         }
         let configuration = arm_configuration(&self.space, &values);
         let checked = self.space.check(&configuration);
@@ -55,7 +55,7 @@ impl CheckedSpec {
 }
 
 /// A value as its parameter has it: text where the parameter's values are texts.
-fn scalar_of(parameter: &Parameter, text: &str) -> Scalar {
+fn value_of(parameter: &Parameter, text: &str) -> Value {
     let is_text = match &parameter.kind {
         Kind::Ordinal { values } | Kind::Categorical { values } => values
             .iter()
@@ -63,18 +63,18 @@ fn scalar_of(parameter: &Parameter, text: &str) -> Scalar {
         _ => false,
     };
     if is_text {
-        return Scalar::Text(text.to_owned());
+        return Value::Text(text.to_owned());
     }
-    let number = || text.parse().map(Scalar::Float).ok();
-    let whole = || text.parse().map(Scalar::Int).ok();
+    let number = || text.parse().map(Value::Float).ok();
+    let whole = || text.parse().map(Value::Int).ok();
     let is_float = matches!(parameter.kind, Kind::Float { .. });
     let parsed = match text {
-        "true" => Some(Scalar::Bool(true)),
-        "false" => Some(Scalar::Bool(false)),
+        "true" => Some(Value::Bool(true)),
+        "false" => Some(Value::Bool(false)),
         _ if is_float => number(),
         _ => whole().or_else(number),
     };
-    parsed.unwrap_or_else(|| Scalar::Text(text.to_owned()))
+    parsed.unwrap_or_else(|| Value::Text(text.to_owned()))
 }
 
 #[cfg(test)]

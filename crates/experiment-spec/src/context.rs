@@ -24,6 +24,10 @@ pub struct SpecContext<'a> {
     pub originals: &'a Originals,
     /// Reads the files of `search.warm_start`: reports are another crate's.
     pub earlier: EarlierReader,
+    /// The experiment has begun: what was made from its templates is in force, and the control's
+    /// values are known. A template that is missing or invalid, or a knob that is gone, is then no
+    /// error before a file has to be made from it, so that a rollback still works.
+    pub has_begun: bool,
 }
 
 impl<'a> SpecContext<'a> {
@@ -35,6 +39,7 @@ impl<'a> SpecContext<'a> {
             roots,
             originals: &UNCHANGED,
             earlier: |_, _| Err("earlier results are not read here".to_owned()),
+            has_begun: false,
         }
     }
 }

@@ -64,9 +64,9 @@ impl SchedKind {
         if parameter.write.is_some() {
             return Ok(());
         }
-        let scalars = parameter.values.iter().flatten();
-        let scalars = scalars.chain(&parameter.special).chain(&parameter.default);
-        let texts = scalars.map(|value| ("values", Value::from(value).to_string()));
+        let values = parameter.values.iter().flatten();
+        let values = values.chain(&parameter.special).chain(&parameter.default);
+        let texts = values.map(|value| ("values", value.to_string()));
         let ends = [("low", parameter.low), ("high", parameter.high)];
         let ends = ends
             .into_iter()
@@ -286,7 +286,7 @@ pub(super) fn control_of(
     let found = live_default(parameter, live);
     let is_it = |default| {
         let found = found.as_ref();
-        found.is_some_and(|found| found.means(&Value::from(default)))
+        found.is_some_and(|found| found.means(default))
     };
     match (&parameter.default, &parameter.write) {
         (None, Some(_)) => Err((
@@ -308,7 +308,7 @@ pub(super) fn control_of(
             })
         }
         (Some(default), None) if !is_it(default) => {
-            let (name, default) = (&parameter.name, Value::from(default));
+            let name = &parameter.name;
             Ok(Control {
                 other_default: Some(format!(
                     "another default: {name} has {default}, and {knob} is {} on this host now; the control is the default, not what runs here",
@@ -411,8 +411,8 @@ fn live_default(parameter: &ParameterSpec, text: &str) -> Option<Value> {
             .values
             .iter()
             .flatten()
-            .map(Value::from)
-            .find(|value| value.to_string() == text),
+            .find(|value| value.to_string() == text)
+            .cloned(),
     }
 }
 

@@ -19,7 +19,7 @@
 //!
 //! let wrong = text.replace("high = 64", "high = 0");
 //! let error = context.check(wrong, "pool.toml".as_ref()).unwrap_err();
-//! assert_eq!(error.to_string(), "pool.toml:2: parameters[0].low: the range is empty: low 1, high 0");
+//! assert_eq!(error.to_string(), "pool.toml:2: parameters[0].low: is 1, but it has to be below `high`, 0");
 //! # Ok::<(), experiment_spec::SpecError>(())
 //! ```
 //!
@@ -64,7 +64,6 @@ mod plan;
 mod quota;
 mod reading;
 mod rules;
-mod scalar;
 mod sched;
 mod search;
 mod side_metrics;
@@ -106,7 +105,6 @@ pub use plan::PlannedTime;
 pub use quota::QuotaSpec;
 pub use reading::{check_numbers, check_text};
 pub use rules::ContinuousRules;
-pub use scalar::Scalar;
 pub use sched::SchedKind;
 pub use search::{AcquisitionName, SearchSpec, StrategyName};
 pub use target::{
@@ -118,6 +116,7 @@ pub use workload::WorkloadSpec;
 
 use std::collections::BTreeMap;
 
+use bayes_opt::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -145,10 +144,10 @@ pub struct Spec {
     pub parameter_constraints: Vec<String>,
     /// Configurations to try first. A parameter that you leave out has its default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub initial: Vec<BTreeMap<String, Scalar>>,
+    pub initial: Vec<BTreeMap<String, Value>>,
     /// Constants for templates. An arm of the verification can have other values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub variables: BTreeMap<String, Scalar>,
+    pub variables: BTreeMap<String, Value>,
     /// The service and how a configuration is applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSpec>,

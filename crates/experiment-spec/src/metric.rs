@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use bayes_opt::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use wire_latency::{Protocol, PushSpec, ScrapeSpec, SourceSpec, Unit, WireSpec};
 
-use super::scalar::Scalar;
 use crate::template::{self, Variables};
 
 /// A further metric. Give exactly one of `prometheus`, `command`, `wire`, `scrape` and `push`.
@@ -48,7 +48,7 @@ pub struct MetricSpec {
 pub struct WireMetric {
     /// The service's TCP port. For a service that Slackline starts, the default is `"{port}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<Scalar>,
+    pub port: Option<Value>,
     /// The percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
@@ -177,7 +177,7 @@ impl LatencyMetric<'_> {
         match self {
             Self::Wire(it) => {
                 let port = it.port.as_ref();
-                let port = port.map(|port| bayes_opt::Value::from(port).to_string());
+                let port = port.map(Value::to_string);
                 vec![("wire.port", port.unwrap_or_else(|| "{port}".to_owned()))]
             }
             Self::Scrape(it) => vec![("scrape.url", it.url.clone())],

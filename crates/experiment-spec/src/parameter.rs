@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use bayes_opt::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::Scalar;
 use super::sched::SchedKind;
 
 /// The kind of a parameter.
@@ -62,18 +62,18 @@ pub struct ParameterSpec {
     /// parameter. For a parameter with two values, list the "off" value first: the search learns an
     /// effect that switches share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub values: Option<Vec<Scalar>>,
+    pub values: Option<Vec<Value>>,
     /// Values with a special meaning outside the order of the range, such as 0 for "off". If the
     /// present value of a knob means "no limit" (`max`, −1, near 2^63 or 2^64), it is special
     /// without being listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub special: Vec<Scalar>,
+    pub special: Vec<Value>,
     /// The control's value. Required in an experiment, except for a kernel knob without `write`:
     /// there Slackline reads the present value. `slackline ask-tell` needs no default. It takes the
     /// middle of a range or of an `ordinal`'s values, the first value of a `categorical`, or
     /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<Scalar>,
+    pub default: Option<Value>,
     /// The value that you expect to be best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<PriorSpec>,
@@ -113,7 +113,7 @@ pub struct ParameterSpec {
 #[serde(deny_unknown_fields)]
 pub struct PriorSpec {
     /// The value that you expect to be best.
-    pub best_guess: Scalar,
+    pub best_guess: Value,
     /// How sure you are: above 0 (no idea) and below 1 (certain).
     pub confidence: f64,
 }

@@ -12,10 +12,10 @@ use host::Roots;
 use super::context::SpecContext;
 use super::earlier;
 use super::form::check_name;
-use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
+use super::knobs::{
+    Control, FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of,
+};
 use super::locate::Source;
-use super::scalar::Scalar;
-use super::templates::Templates;
 use super::{AcquisitionName, ParameterSpec, ParameterType, PriorSpec, Scale, Spec, StrategyName};
 use crate::error::SpecError;
 
@@ -33,14 +33,12 @@ pub(super) fn check_space(
     spec: &Spec,
     source: &Source,
     context: &SpecContext<'_>,
-    templates: Templates,
 ) -> Result<CheckedSpace, SpecError> {
     if spec.parameters.is_empty() {
         return Err(source.error("parameters", source.no_parameters()));
     }
     let (roots, originals) = (context.roots, context.originals);
     let mut parameters = Vec::new();
-    let mut kept = Vec::new();
     let mut knobs: BTreeMap<String, KnobBinding> = BTreeMap::new();
     let mut keys: BTreeMap<String, String> = BTreeMap::new();
     let mut skipped = Vec::new();
@@ -55,15 +53,12 @@ pub(super) fn check_space(
         }
         let failed = |(field, message): FieldError| source.error(&key(field), message);
         let knob = knob_of(parameter, spec.target.as_ref(), roots).map_err(failed)?;
-        let mut default = parameter.default.as_ref().map(Value::from);
-        let mut live_special = None;
+        let mut control = Control::default();
         if let Some((field, knob, index)) = knob {
             let live = match live_of(parameter, &knob, index, roots, originals) {
                 // The control's value is known, and what is gone keeps nothing else from a
                 // rollback.
-                Err(_) if templates == Templates::MayBeGone && default.is_some() => {
-                    Live::OfInstance
-                }
+                Err(_) if context.has_begun && parameter.default.is_some() => Live::OfInstance,
                 live => live.map_err(|message| source.error(&key(field), message))?,
             };
             let element = match live {
@@ -73,10 +68,7 @@ pub(super) fn check_space(
                 }
                 Live::OfInstance => None,
                 Live::Value { text, element } => {
-                    let control = control_of(parameter, &knob, &text).map_err(failed)?;
-                    default = default.or(control.default);
-                    live_special = control.special;
-                    other_defaults.extend(control.other_default);
+                    control = control_of(parameter, &knob, &text).map_err(failed)?;
                     element
                 }
             };
@@ -94,28 +86,8 @@ pub(super) fn check_space(
         } else if parameter.optional {
             return Err(source.error(&key("optional"), "only a kernel knob can be absent"));
         }
-        let mut kind = kind_of(parameter).map_err(failed)?;
-        let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
-        // A live value that means "no limit" may be named already.
-        if let Some(live) = live_special
-            && !special.contains(&live)
-        {
-            special.push(live);
-        }
-        if parameter.default.is_none()
-            && let Some(default) = &default
-            && !special.contains(default)
-        {
-            include_live(&mut kind, default);
-        }
-        kept.push(index);
-        parameters.push(Parameter {
-            name: name.clone(),
-            kind,
-            default,
-            prior: parameter.prior.as_ref().map(guess_of),
-            special,
-        });
+        other_defaults.extend(control.other_default.take());
+        parameters.push(parameter_of(parameter, control).map_err(failed)?);
     }
     if parameters.is_empty() {
         return Err(source.error(
@@ -123,7 +95,7 @@ pub(super) fn check_space(
             format!("this host has none of them: {}", skipped.join("; ")),
         ));
     }
-    let space = space_of(spec, parameters, &kept, source)?;
+    let space = space_of(spec, parameters, source)?;
     let settings = settings_of(spec, &space, source, context)?;
     Ok(CheckedSpace {
         space,
@@ -134,9 +106,36 @@ pub(super) fn check_space(
     })
 }
 
+/// A parameter with the control's value. A live value outside the range widens the range.
+fn parameter_of(written: &ParameterSpec, control: Control) -> Result<Parameter, FieldError> {
+    let mut kind = kind_of(written)?;
+    let mut special = written.special.clone();
+    // A live value that means "no limit" may be named already.
+    if let Some(live) = control.special
+        && !special.contains(&live)
+    {
+        special.push(live);
+    }
+    if written.default.is_none()
+        && let Some(live) = &control.default
+        && !special.contains(live)
+    {
+        include_live(&mut kind, live);
+    }
+    let parameter = Parameter {
+        name: written.name.clone(),
+        kind,
+        default: written.default.clone().or(control.default),
+        prior: written.prior.as_ref().map(guess_of),
+        special,
+    };
+    parameter.check().map_err(field_of)?;
+    Ok(parameter)
+}
+
 fn guess_of(prior: &PriorSpec) -> PriorGuess {
     PriorGuess {
-        best_guess: Value::from(&prior.best_guess),
+        best_guess: prior.best_guess.clone(),
         confidence: prior.confidence,
     }
 }
@@ -164,13 +163,8 @@ fn check_unset(
     ))
 }
 
-/// The space of these parameters; `kept` has the place of each in the specification.
-fn space_of(
-    spec: &Spec,
-    parameters: Vec<Parameter>,
-    kept: &[usize],
-    source: &Source,
-) -> Result<Space, SpecError> {
+/// The space of these parameters.
+fn space_of(spec: &Spec, parameters: Vec<Parameter>, source: &Source) -> Result<Space, SpecError> {
     let mut constraints = Vec::new();
     for (index, text) in spec.parameter_constraints.iter().enumerate() {
         let constraint = LinearConstraint::parse(text).map_err(|error| {
@@ -180,15 +174,6 @@ fn space_of(
             )
         })?;
         constraints.push(constraint);
-    }
-    // One parameter at a time first: so the error can name its line.
-    for (parameter, index) in parameters.iter().zip(kept) {
-        Space::new(vec![parameter.clone()], Vec::new()).map_err(|error| match error {
-            SpaceError::Invalid { key, reason, .. } => {
-                source.error(&format!("parameters[{index}].{key}"), reason)
-            }
-            error => source.error(&format!("parameters[{index}]"), error.to_string()),
-        })?;
     }
     Space::new(parameters, constraints)
         .map_err(|error| source.error("parameter_constraints", error.to_string()))
@@ -231,10 +216,9 @@ impl ParameterSpec {
     /// Writes the control's value out. Where it was the live one, the range that was widened to it
     /// is written out with it: what is not live any more has to lie within.
     pub fn pin(&mut self, control: &Value) {
-        let pinned = Scalar::from(control);
-        let is_live = self.default.is_none() && !self.special.contains(&pinned);
+        let is_live = self.default.is_none() && !self.special.contains(control);
         if is_live && is_apart(self, control, &control.to_string()) {
-            self.special.push(pinned.clone());
+            self.special.push(control.clone());
         } else if is_live && let Ok(mut kind) = kind_of(self) {
             include_live(&mut kind, control);
             match kind {
@@ -250,7 +234,7 @@ impl ParameterSpec {
                 _ => {}
             }
         }
-        self.default = Some(pinned);
+        self.default = Some(control.clone());
     }
 
     /// The values that it may have, by its specification alone: a space of one parameter.
@@ -263,13 +247,29 @@ impl ParameterSpec {
             kind: kind_of(self)?,
             default: None,
             prior: None,
-            special: self.special.iter().map(Value::from).collect(),
+            special: self.special.clone(),
         };
-        Space::new(vec![parameter], Vec::new()).map_err(|error| ("name", error.to_string()))
+        Space::new(vec![parameter], Vec::new()).map_err(field_of)
     }
 }
 
+/// The key of the file that the optimiser complains about, and why.
+fn field_of(error: SpaceError) -> FieldError {
+    match error {
+        SpaceError::Invalid { key, reason, .. } => (key, reason),
+        error => ("name", error.to_string()),
+    }
+}
+
+/// The values as they are written, before a live value widens their range.
 fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
+    let written = Parameter::new(&parameter.name, written_kind(parameter)?);
+    written.check().map_err(field_of)?;
+    Ok(written.kind)
+}
+
+/// Only the shape is checked here. [`Parameter::check`] knows what ranges and lists there can be.
+fn written_kind(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
     let takes = match parameter.kind {
         ParameterType::Int => "an int has low, high, step and scale",
         ParameterType::Float => "a float has low, high, step and scale",
@@ -292,35 +292,6 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             let high = parameter
                 .high
                 .ok_or(("type", "high is missing".to_owned()))?;
-            for (key, end) in [("low", low), ("high", high)] {
-                if !end.is_finite() {
-                    return Err((key, format!("must be a finite number, not {end}")));
-                }
-            }
-            check_scalars(parameter)?;
-            if low >= high {
-                let (low, high) = (readable(low), readable(high));
-                return Err(("low", format!("the range is empty: low {low}, high {high}")));
-            }
-            if log && low <= 0.0 {
-                return Err((
-                    "scale",
-                    format!(
-                        "log needs low above 0, not {}; name 0 in special instead",
-                        readable(low)
-                    ),
-                ));
-            }
-            if parameter
-                .step
-                // 0.2 is a step of 0.1 to 0.3.
-                .is_some_and(|step| !(step > 0.0 && step <= (high - low) * (1.0 + 1e-9)))
-            {
-                return Err((
-                    "step",
-                    format!("must be above 0 and at most {}", readable(high - low)),
-                ));
-            }
             if parameter.kind == ParameterType::Float {
                 return Ok(Kind::Float {
                     low,
@@ -348,16 +319,7 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
                 unused(parameter.values.is_some(), "values")?;
                 return Ok(Kind::Bool);
             }
-            check_scalars(parameter)?;
-            let values: Vec<Value> = parameter.values.iter().flatten().map(Value::from).collect();
-            if values.len() < 2 {
-                return Err(("values", "at least two values are needed".into()));
-            }
-            for (index, value) in values.iter().enumerate() {
-                if values[..index].contains(value) {
-                    return Err(("values", format!("{value} stands twice")));
-                }
-            }
+            let values = parameter.values.clone().unwrap_or_default();
             Ok(if parameter.kind == ParameterType::Ordinal {
                 Kind::Ordinal { values }
             } else {
@@ -365,24 +327,6 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             })
         }
     }
-}
-
-/// TOML has `inf` and `nan` as well. No knob has such a value.
-fn check_scalars(parameter: &ParameterSpec) -> Result<(), FieldError> {
-    let of = |key: &'static str| move |value| (key, value);
-    let guess = parameter.prior.as_ref().map(|prior| &prior.best_guess);
-    let all = parameter.default.iter().map(of("default"));
-    let all = all.chain(parameter.special.iter().map(of("special")));
-    let all = all.chain(parameter.values.iter().flatten().map(of("values")));
-    let all = all.chain(guess.map(of("prior.best_guess")));
-    for (key, value) in all {
-        if let Scalar::Float(number) = value
-            && !number.is_finite()
-        {
-            return Err((key, format!("must be a finite number, not {number}")));
-        }
-    }
-    Ok(())
 }
 
 #[expect(
@@ -423,7 +367,7 @@ fn settings_of(
             }
             // A parameter that this host lacks is left out here too.
             if configuration.0.contains_key(name) {
-                configuration.0.insert(name.clone(), value.into());
+                configuration.0.insert(name.clone(), value.clone());
             }
         }
         let configuration = as_written_here(space, configuration);
@@ -484,11 +428,9 @@ pub fn as_written_here(space: &Space, mut configuration: Configuration) -> Confi
 
 /// The configuration an arm of the verification stands for.
 #[must_use]
-pub fn arm_configuration(space: &Space, parameters: &BTreeMap<String, Scalar>) -> Configuration {
+pub fn arm_configuration(space: &Space, parameters: &BTreeMap<String, Value>) -> Configuration {
     let mut configuration = space.default_configuration();
-    for (name, value) in parameters {
-        configuration.0.insert(name.clone(), value.into());
-    }
+    configuration.0.extend(parameters.clone());
     as_written_here(space, configuration)
 }
 

@@ -1,10 +1,10 @@
 //! The CPU quota under which each side of a started target runs.
 
+use bayes_opt::Value;
 use host::CpuQuota;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scalar::Scalar;
 use crate::template::{self, Variables};
 
 /// A CPU quota. Each side runs in a control group of its own with this quota. The control group
@@ -13,18 +13,18 @@ use crate::template::{self, Variables};
 #[serde(deny_unknown_fields)]
 pub struct QuotaSpec {
     /// The quota in cores: a number, a template such as `"{cores}"`, or `"max"` for no limit.
-    pub cores: Scalar,
+    pub cores: Value,
     /// The period, in microseconds, from 1,000 to 1,000,000.
     #[serde(default = "period_us")]
-    pub period_us: Scalar,
+    pub period_us: Value,
     /// Unused quota that may be saved for later periods, in microseconds. By default 0. Needs Linux
     /// 5.14 or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub burst_us: Option<Scalar>,
+    pub burst_us: Option<Value>,
 }
 
-fn period_us() -> Scalar {
-    Scalar::Int(100_000)
+fn period_us() -> Value {
+    Value::Int(100_000)
 }
 
 #[expect(
@@ -43,15 +43,14 @@ impl QuotaSpec {
         let all = [("cores", &self.cores), ("period_us", &self.period_us)];
         all.into_iter()
             .chain(burst)
-            .map(|(key, value)| (key, bayes_opt::Value::from(value).to_string()))
+            .map(|(key, value)| (key, value.to_string()))
             .collect()
     }
 
     /// The limit once templates are filled in; an error in words with its key.
     pub fn filled(&self, variables: &Variables) -> Result<CpuQuota, (&'static str, String)> {
-        let text = |key: &'static str, value: &Scalar| {
-            template::fill(&bayes_opt::Value::from(value).to_string(), variables)
-                .map_err(|error| (key, error.to_string()))
+        let text = |key: &'static str, value: &Value| {
+            template::fill(&value.to_string(), variables).map_err(|error| (key, error.to_string()))
         };
         let number = |key: &'static str, text: String| {
             text.parse::<f64>()

@@ -8,7 +8,6 @@ use super::context::SpecContext;
 use super::locate::Source;
 use super::numbers;
 use super::parameters::check_space;
-use super::templates::Templates;
 use super::{Goal, Spec};
 use crate::error::SpecError;
 
@@ -19,7 +18,7 @@ impl SpecContext<'_> {
     /// Anything that is wrong with it, with file, line and key.
     pub fn load(&self, path: &Path) -> Result<CheckedSpec, SpecError> {
         let source = Source::read(path)?;
-        check_experiment(source.parse()?, &source, self, Templates::AreThere)
+        check_experiment(source.parse()?, &source, self)
     }
 
     /// Checks a specification that is not in a file: `path` is where it would be, which says what
@@ -29,18 +28,7 @@ impl SpecContext<'_> {
     /// Anything that is wrong with it, with line and key.
     pub fn check(&self, text: String, path: &Path) -> Result<CheckedSpec, SpecError> {
         let source = Source::new(path, text);
-        check_experiment(source.parse()?, &source, self, Templates::AreThere)
-    }
-
-    /// As [`check()`](Self::check), of an experiment that has begun: a template that is gone, or
-    /// names what there is not, is missed where a file is to be made from it, and keeps nothing
-    /// from its rollback.
-    ///
-    /// # Errors
-    /// As [`check()`](Self::check).
-    pub fn check_begun(&self, text: String, path: &Path) -> Result<CheckedSpec, SpecError> {
-        let source = Source::new(path, text);
-        check_experiment(source.parse()?, &source, self, Templates::MayBeGone)
+        check_experiment(source.parse()?, &source, self)
     }
 
     /// Reads and checks a specification of which only `parameters` are needed, and
@@ -55,7 +43,7 @@ impl SpecContext<'_> {
     ) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
         let source = Source::read(path)?;
         let spec: Spec = source.parse()?;
-        let checked = check_space(&spec, &source, self, Templates::AreThere)?;
+        let checked = check_space(&spec, &source, self)?;
         Ok((checked.space, checked.settings, spec.goal()))
     }
 }

@@ -6,8 +6,6 @@ use std::sync::LazyLock;
 use bayes_opt::{Configuration, Value};
 use regex::Regex;
 
-use crate::scalar::Scalar;
-
 /// The values that templates may name.
 pub type Variables = BTreeMap<String, String>;
 
@@ -27,15 +25,13 @@ pub struct UnknownName {
 
 /// Variables of a specification, and a configuration's parameters, by name.
 pub fn variables<'a>(
-    scalars: impl IntoIterator<Item = (&'a String, &'a Scalar)>,
+    variables: impl IntoIterator<Item = (&'a String, &'a Value)>,
     configuration: &Configuration,
 ) -> Variables {
-    let scalars = scalars
+    variables
         .into_iter()
-        .map(|(name, value)| (name.clone(), Value::from(value).to_string()));
-    let parameters = configuration.0.iter();
-    scalars
-        .chain(parameters.map(|(name, value)| (name.clone(), value.to_string())))
+        .chain(&configuration.0)
+        .map(|(name, value)| (name.clone(), value.to_string()))
         .collect()
 }
 

@@ -16,18 +16,10 @@ use crate::template::{self, Variables};
 /// What an instance knows, beside parameters and `[variables]`.
 const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
 
-/// What is asked of template files, and of knobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Templates {
-    /// They can be read, and templates name what there is.
-    AreThere,
-    /// Nothing: what was made from them is in force, and the control's values are known.
-    MayBeGone,
-}
-
 /// What [`check_templates`] looks at.
 pub(super) struct CheckedParts<'a> {
-    pub(super) templates: Templates,
+    /// A missing or invalid template is no error.
+    pub(super) has_begun: bool,
     pub(super) spec: &'a Spec,
     pub(super) source: &'a Source,
     pub(super) dir: &'a Path,
@@ -95,7 +87,7 @@ impl Texts<'_> {
                 TextOrFile::Text(text) => self.check(&key, text, known),
                 TextOrFile::File(of_file) => {
                     let read = secret_in(&self.parts.dir.join(&of_file.file));
-                    let is_missed = read.is_err() && self.parts.templates == Templates::MayBeGone;
+                    let is_missed = read.is_err() && self.parts.has_begun;
                     match read.and(is_variable(name)) {
                         Err(why) if !is_missed => Err(self.parts.source.error(&key, why)),
                         _ => Ok(()),
@@ -109,7 +101,7 @@ impl Texts<'_> {
 /// All names that are used.
 pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<String>, SpecError> {
     let CheckedParts {
-        templates,
+        has_begun,
         spec,
         source,
         dir,
@@ -179,7 +171,7 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
         texts.check(&format!("{key}.path"), &file.path, &known)?;
         match check_file(&dir.join(&file.template), &known) {
             Ok(text) => texts.used.extend(template::names(&text)),
-            Err(_) if *templates == Templates::MayBeGone => {}
+            Err(_) if *has_begun => {}
             Err(message) => return Err(source.error(&format!("{key}.template"), message)),
         }
     }

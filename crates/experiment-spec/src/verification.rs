@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bayes_opt::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::Scalar;
 use crate::guard::Guard;
 
 /// How the best configurations are measured again, in fresh runs.
@@ -97,8 +97,8 @@ pub struct ArmSpec {
     pub name: String,
     /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub variables: BTreeMap<String, Scalar>,
+    pub variables: BTreeMap<String, Value>,
     /// Parameters that differ from their defaults.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parameters: BTreeMap<String, Scalar>,
+    pub parameters: BTreeMap<String, Value>,
 }

@@ -33,6 +33,7 @@ mod sched;
 mod trust;
 
 pub mod cgroup;
+pub mod hex;
 pub mod hsperf;
 mod journal;
 

@@ -41,7 +41,7 @@ fn host_id(roots: &Roots) -> Option<String> {
     let is_number = number.len() == 32 && number.bytes().all(|it| it.is_ascii_hexdigit());
     is_number.then(|| {
         let digest = Sha256::digest(format!("slackline, a report's host\0{number}"));
-        digest[..16].iter().map(|it| format!("{it:02x}")).collect()
+        crate::hex::encode(&digest[..16])
     })
 }
 

@@ -1,5 +1,6 @@
 //! A tail latency with its sampling error: a p99 of 200 requests is not a p99 of 20,000.
 
+use paired_stats::share_bound;
 use serde::{Deserialize, Serialize};
 
 use crate::numbers::number;
@@ -53,9 +54,7 @@ impl Tail {
             return TailVerdict::Unclear;
         }
         let is_within = match self.above {
-            Some(above) => {
-                wilson(number(above), number(self.requests), WITHIN_Z) < 1.0 - self.quantile
-            }
+            Some(above) => share_bound(above, self.requests, WITHIN_Z) < 1.0 - self.quantile,
             None => self.latency_ms * (1.0 + WITHIN_Z * self.relative_error()) < objective_ms,
         };
         match (self.is_violated(objective_ms, VIOLATED_Z), is_within) {
@@ -70,7 +69,7 @@ impl Tail {
     pub fn is_violated(&self, objective_ms: f64, z: f64) -> bool {
         match self.above {
             _ if self.requests == 0 => false,
-            Some(above) => wilson(number(above), number(self.requests), -z) > 1.0 - self.quantile,
+            Some(above) => share_bound(above, self.requests, -z) > 1.0 - self.quantile,
             None => self.latency_ms > objective_ms * (1.0 + z * self.relative_error()),
         }
     }
@@ -84,14 +83,6 @@ impl Tail {
         let scales = (1.0 / beyond).ln().max(0.1);
         (self.quantile / (beyond * number(self.requests.max(1)))).sqrt() / scales
     }
-}
-
-/// Wilson's bound of a share: the upper one for a positive `z`, the lower one for a negative `z`.
-fn wilson(k: f64, n: f64, z: f64) -> f64 {
-    let share = k / n;
-    let middle = share + z * z / (2.0 * n);
-    let half = z * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
-    (middle + half) / (1.0 + z * z / n)
 }
 
 #[cfg(test)]

@@ -102,6 +102,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a privilege or a feature of the kernel is missing.
+    #[must_use]
+    pub fn is_missing_privilege(&self) -> bool {
+        matches!(self, Self::Host(error) if error.is_missing_privilege())
+    }
+
     fn in_line(path: &Path, line: usize, reason: String) -> Self {
         Self::Line {
             path: path.to_owned(),

@@ -8,14 +8,15 @@ use crate::summary::Moments;
 
 /// An estimate with its two-sided confidence interval, `low <= estimate <= high`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
-    /// The estimate itself.
+    /// The estimate.
     pub estimate: f64,
     /// Upper end.
     pub high: f64,
-    /// Two-sided confidence, e.g. 0.95.
+    /// Two-sided confidence, such as 0.95.
     pub confidence: f64,
 }
 
@@ -194,18 +195,29 @@ pub fn share_interval(count: u64, n: u64, confidence: f64) -> Result<Interval, S
             got: 0,
         });
     }
-    let estimate = count.min(n) as f64 / n as f64;
-    let (z, n) = (normal_quantile(confidence), n as f64);
-    let width = 1.0 + z * z / n;
-    let middle = estimate + z * z / (2.0 * n);
-    let half = z * (estimate * (1.0 - estimate) / n + z * z / (4.0 * n * n)).sqrt();
+    let z = normal_quantile(confidence);
     Ok(Interval {
-        // Rounding may leave the ends beside an estimate of 0 or 1.
-        low: ((middle - half) / width).clamp(0.0, estimate),
-        estimate,
-        high: ((middle + half) / width).clamp(estimate, 1.0),
+        low: share_bound(count, n, -z),
+        estimate: count.min(n) as f64 / n as f64,
+        high: share_bound(count, n, z),
         confidence,
     })
+}
+
+/// One end of [`share_interval`], `z` standard deviations of a normal distribution away: the upper
+/// end for a positive `z`, the lower end for a negative one. `n` must not be 0.
+#[must_use]
+pub fn share_bound(count: u64, n: u64, z: f64) -> f64 {
+    let estimate = count.min(n) as f64 / n as f64;
+    let n = n as f64;
+    let middle = estimate + z * z / (2.0 * n);
+    let half = z * (estimate * (1.0 - estimate) / n + z * z / (4.0 * n * n)).sqrt();
+    let bound = (middle + half) / (1.0 + z * z / n);
+    // Rounding may leave an end beside an estimate of 0 or 1.
+    match z < 0.0 {
+        true => bound.clamp(0.0, estimate),
+        false => bound.clamp(estimate, 1.0),
+    }
 }
 
 /// The half-width factor of a two-sided t interval.

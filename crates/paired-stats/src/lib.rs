@@ -26,14 +26,16 @@
 mod drift;
 mod interval;
 mod looks;
+mod order;
 mod ratio;
 mod sequential;
 mod steady;
 mod summary;
 
 pub use drift::DriftTest;
-pub use interval::{Interval, difference_interval, mean_interval, share_interval};
+pub use interval::{Interval, difference_interval, mean_interval, share_bound, share_interval};
 pub use looks::confidence_of_each_look;
+pub use order::abba;
 pub use ratio::{Pair, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, SequentialVerdict};
 pub use steady::{Warmth, warmth};

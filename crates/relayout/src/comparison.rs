@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use paired_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, abba, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
@@ -104,13 +104,8 @@ pub fn compare(
     let mut blocks = Vec::new();
     let mut pauses: Vec<Pause> = Vec::new();
     for pair in 0..effort.pairs {
-        // A B, B A, A B, …: a switch every other block.
-        let order = if pair % 2 == 0 {
-            [0, number]
-        } else {
-            [number, 0]
-        };
-        for generation in order {
+        // A switch every other block.
+        for generation in abba(pair, [0, number]) {
             if is_interrupted() {
                 return Ok(None);
             }

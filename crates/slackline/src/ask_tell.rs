@@ -34,7 +34,7 @@ enum Request {
 }
 
 pub(crate) fn run(spec: &Path) -> anyhow::Result<CommandOutcome> {
-    let (space, settings, goal) = tuner::spec::load_space(spec, &host::Roots::default())?;
+    let (space, settings, goal) = tuner::spec::context(&host::Roots::default()).load_space(spec)?;
     let mut optimizer = Optimizer::new(space, settings)?;
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();

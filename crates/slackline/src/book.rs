@@ -180,7 +180,7 @@ fn check_as(kind: &str, text: &str) -> Result<(), String> {
     crate::schemas::check(kind, text).map_err(|error| format!("its JSON Schema: {error}"))?;
     match kind {
         "experiment" => read(tuner::spec::check_text(text.to_owned(), file)),
-        "ask-tell" => read(tuner::spec::load_space(file, &host::Roots::default())),
+        "ask-tell" => read(tuner::spec::context(&host::Roots::default()).load_space(file)),
         "isolate" => read(isolate_run::IsolationConfig::read(file)),
         "blocks" => read(block_server::config::BlockConfig::read(file)),
         "relayout" => read(crate::relayout::check_config(file, PASSWD)),

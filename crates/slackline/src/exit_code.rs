@@ -26,6 +26,7 @@ by_its_own_method!(
     cache_server::launch::CacheLaunchError,
     host::HostError,
     isolate_run::IsolateError,
+    load::Error,
     relayout::RelayoutError,
     throttle_watch::ThrottleError,
     wire_latency::Error,
@@ -64,7 +65,7 @@ fn ask<E: ClassifiedError>(cause: &(dyn Error + 'static)) -> bool {
 
 /// The types that are asked. A cause in a chain of errors does not tell its traits, so its type has
 /// to be one of these.
-const ASKED: [fn(&(dyn Error + 'static)) -> bool; 13] = [
+const ASKED: [fn(&(dyn Error + 'static)) -> bool; 14] = [
     ask::<agent::AgentError>,
     ask::<block_load::LoadError>,
     ask::<block_load::calibrate::CalibrateError>,
@@ -73,6 +74,7 @@ const ASKED: [fn(&(dyn Error + 'static)) -> bool; 13] = [
     ask::<dispatch::Error>,
     ask::<host::HostError>,
     ask::<isolate_run::IsolateError>,
+    ask::<load::Error>,
     ask::<perf_events::Error>,
     ask::<relayout::RelayoutError>,
     ask::<throttle_watch::ThrottleError>,
@@ -106,9 +108,17 @@ mod tests {
     fn a_missing_privilege_is_found_below_other_errors() {
         let error = anyhow::Error::from(no_tracepoints()).context("the service");
         assert_eq!(exit_code(&error), 3);
+        let no_cpu_times = || {
+            load::Error::from(host::HostError::Read {
+                path: "/proc/stat".into(),
+                errno: rustix::io::Errno::ACCESS.raw_os_error(),
+            })
+        };
         for error in [
             throttle_watch::ThrottleError::from(no_tracepoints()).into(),
+            throttle_watch::ThrottleError::from(no_cpu_times()).into(),
             agent::AgentError::from(no_tracepoints()).into(),
+            no_cpu_times().into(),
         ] {
             assert_eq!(exit_code(&error), 3, "{error}");
         }

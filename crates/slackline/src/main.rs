@@ -212,7 +212,7 @@ fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match arguments.command {
         Command::Tune(tune) => tune::run(&tune, &arguments.state_dir),
         Command::Check { spec } => {
-            let spec = tuner::spec::load(&spec, &roots)?;
+            let spec = tuner::spec::context(&roots).load(&spec)?;
             print(&table::check(&spec))?;
             table::warn(&spec);
             promotions::warn_of_measured(&spec, &arguments.state_dir);

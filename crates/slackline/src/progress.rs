@@ -157,7 +157,7 @@ impl Progress {
             LedgerEvent::Verified(_) => {
                 self.eta.runs_left = self.eta.runs_left.map(|left| left.saturating_sub(1));
             }
-            LedgerEvent::Ended(record) => {
+            LedgerEvent::Ended { record, .. } => {
                 self.take(record);
                 let score = record.measurement.as_ref().map(|it| it.score);
                 let result = score.map_or_else(String::new, |score| {

@@ -519,7 +519,9 @@ target = {{ start = ["sleep", "9"] }}
 workload = {{ command = ["wrk"], parse = "wrk" }}
 objective = {{ metric = "latency_p99_us" }}"#
             );
-            tuner::spec::check(text, "x.toml".as_ref(), &roots).unwrap()
+            tuner::spec::context(&roots)
+                .check(text, "x.toml".as_ref())
+                .unwrap()
         };
         let before = |knob: &str| {
             let knob = PromotedKnob {

@@ -484,7 +484,9 @@ mod tests {
         "#
         );
         std::fs::write(&path, text).unwrap();
-        let spec = tuner::spec::load(&path, &host::Roots::default()).unwrap();
+        let spec = tuner::spec::context(&host::Roots::default())
+            .load(&path)
+            .unwrap();
         let truth = |at: &bayes_opt::Configuration| Truth {
             latency_p99_us: if tuner::simulation::number(at, "threads", 0.0) < 4.0 {
                 9000.0

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use bayes_opt::Configuration;
 use host::RestoreReport;
 use tuner::TunerError;
 use tuner::experiment;
@@ -46,7 +47,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
-    let mut spec = tuner::spec::load(&arguments.spec, &host::Roots::default())?;
+    let mut spec = tuner::spec::context(&host::Roots::default()).load(&arguments.spec)?;
     anyhow::ensure!(
         spec.continuous.is_none(),
         "mode = \"continuous\" goes on after its promotion, which needs `slackline serve`: `slackline experiments create`"
@@ -158,7 +159,7 @@ impl Ledger for TuneLedger {
 
     fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         self.progress.show(event);
-        if let LedgerEvent::Ended(record) = event {
+        if let LedgerEvent::Ended { record, .. } = event {
             self.report.evaluations.push((*record).clone());
             self.write_partial();
         }
@@ -202,24 +203,9 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<ResumeState
         return Ok(ResumeState::default());
     };
     let report = apply::read(path)?;
-    let parts = |spec: &Spec| {
-        let parts = (
-            &spec.parameters,
-            &spec.target,
-            &spec.workload,
-            &spec.objective,
-            &spec.constraints,
-            &spec.metrics,
-        );
-        serde_json::to_value(parts).unwrap_or_default()
-    };
-    let is_same = parts(&report.spec) == parts(spec.written())
-        && report.control == spec.space.default_configuration();
-    anyhow::ensure!(
-        is_same,
-        "--resume: {} is of another experiment: its parameters, control, target, workload, objective, constraints or metrics differ",
-        path.display()
-    );
+    if let Some(why) = difference(&report, spec) {
+        anyhow::bail!("--resume: {} {why}", path.display());
+    }
     let mut kept = report.kept();
     if kept.evaluations.len() < spec.written().budget.evaluations {
         // The search goes on, and what it finds is verified anew.
@@ -232,6 +218,42 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<ResumeState
         kept.runs.len()
     ));
     Ok(kept)
+}
+
+/// Why the measurements of a report say nothing of this experiment.
+fn difference(report: &Report, spec: &CheckedSpec) -> Option<String> {
+    type Part = fn(&Spec) -> serde_json::Result<serde_json::Value>;
+    let parts: [(&str, Part); 6] = [
+        ("parameters", |it| serde_json::to_value(&it.parameters)),
+        ("target", |it| serde_json::to_value(&it.target)),
+        ("workload", |it| serde_json::to_value(&it.workload)),
+        ("objective", |it| serde_json::to_value(&it.objective)),
+        ("constraints", |it| serde_json::to_value(&it.constraints)),
+        ("metrics", |it| serde_json::to_value(&it.metrics)),
+    ];
+    let part = |of: Part, spec: &Spec| of(spec).unwrap_or_default();
+    let other = parts
+        .into_iter()
+        .find(|(_, of)| part(*of, &report.spec) != part(*of, spec.written()));
+    if let Some((name, _)) = other {
+        return Some(format!("is of another experiment: `{name}` differs"));
+    }
+    let now = spec.space.default_configuration();
+    if report.control == now {
+        return None;
+    }
+    // Such as a knob that an experiment's promotion has set since, or that was set back.
+    let differs = |it: &Configuration, other: &Configuration| {
+        let values = it.0.clone().into_iter();
+        let differing = values.filter(|(name, value)| other.get(name) != Some(value));
+        Configuration(differing.collect())
+    };
+    Some(format!(
+        "was measured against a control with {}, and the control is {} now. Set these values back, or start anew without \
+         --resume",
+        differs(&report.control, &now),
+        differs(&now, &report.control)
+    ))
 }
 
 fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyhow::Result<()> {
@@ -264,5 +286,45 @@ fn not_promoted(finding: Finding) -> &'static str {
         }
         Finding::ConstraintViolated => "a constraint is broken, or a run failed",
         _ => "an improvement was not shown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(default: u32, command: &str) -> CheckedSpec {
+        let text = format!(
+            r#"
+parameters = [
+  {{ name = "n", type = "int", low = 1, high = 90, default = {default} }},
+  {{ name = "m", type = "int", low = 1, high = 9, default = 5 }},
+]
+target = {{ start = ["sleep", "9"] }}
+workload = {{ command = ["{command}"], json = {{ requests = "requests" }} }}
+objective = {{ metric = "cpu_s_per_request" }}
+"#
+        );
+        let roots = host::Roots::default();
+        let context = tuner::spec::context(&roots);
+        context.check(text, "x.toml".as_ref()).unwrap()
+    }
+
+    #[test]
+    fn what_differs_from_the_resumed_experiment_is_named() {
+        let report = experiment::begin(&spec(60, "true"));
+        assert_eq!(difference(&report, &spec(60, "true")), None);
+        let why = difference(&report, &spec(60, "false")).unwrap();
+        assert_eq!(why, "is of another experiment: `workload` differs");
+    }
+
+    #[test]
+    fn a_control_that_has_changed_since_is_named_with_both_values() {
+        let spec = spec(60, "true");
+        let mut report = experiment::begin(&spec);
+        report.control.0.insert("n".into(), 10_i64.into());
+        let why = difference(&report, &spec).unwrap();
+        let words = "was measured against a control with n=10, and the control is n=60 now.";
+        assert!(why.starts_with(words), "{why}");
     }
 }

@@ -366,6 +366,7 @@ impl ThrottleError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Host(error) => error.is_missing_privilege(),
+            Self::Load(error) => error.is_missing_privilege(),
             Self::Tracepoints(_) => true,
             Self::Packets(error) => error.is_missing_privilege(),
             _ => false,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use host::{CpuQuota, HostError, Journal, Knob, Roots};
-use paired_stats::{Interval, Pair, ratio_interval};
+use paired_stats::{Interval, Pair, abba, ratio_interval};
 use rustix::io::Errno;
 use serde::Serialize;
 use tuner::process::Interrupt;
@@ -293,7 +293,7 @@ struct LimitTrial<'a> {
 }
 
 impl LimitTrial<'_> {
-    /// Old and new in turns, A B B A.
+    /// Old and new in turns.
     fn measure(&mut self) -> Result<(String, Vec<TrialBlock>, Interval), ThrottleError> {
         let mut blocks = Vec::new();
         let mut pairs = Vec::new();
@@ -306,12 +306,7 @@ impl LimitTrial<'_> {
             set(self.journal, &self.roots, &self.group, &quota)?;
         }
         for pair in 0..self.options.pairs {
-            let order = if pair % 2 == 0 {
-                [false, true]
-            } else {
-                [true, false]
-            };
-            for is_new in order {
+            for is_new in abba(pair, [false, true]) {
                 let quota = if is_new { self.tried } else { self.before };
                 set(self.journal, &self.roots, &self.group, &quota)?;
                 let block = self.block(is_new, &mut pool)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use host::Roots;
 use load::{Bottleneck, LoadPlan, ServiceOnHost};
-use paired_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
+use paired_stats::{Interval, Pair, StatsError, abba, mean_interval, ratio_interval};
 use serde::Serialize;
 use throttle::capacity::{CapacitySearch, Trial};
 use tuner::parse::Format;
@@ -147,12 +147,8 @@ fn measure(
         sides[0].name = "service";
     }
     for run in 0..options.runs {
-        let mut order: Vec<usize> = (0..sides.len()).collect();
-        // A B, B A, …: what drifts favours nobody.
-        if run % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        let order: Vec<usize> = (0..sides.len()).collect();
+        for index in abba(run, order) {
             // The first search finds the service as it was put before all of them.
             if run > 0 || index > 0 {
                 put(options, index)?;

@@ -28,12 +28,9 @@ const DAY_S: f64 = 86_400.0;
 
 fn main() {
     let dir = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| ".".into()));
-    let spec = tuner::spec::check(
-        SPEC.into(),
-        "simulated.toml".as_ref(),
-        &host::Roots::default(),
-    )
-    .unwrap();
+    let spec = tuner::spec::context(&host::Roots::default())
+        .check(SPEC.into(), "simulated.toml".as_ref())
+        .unwrap();
     let (table, log, unexplained) = changing(&spec, &dir);
     let (alarms, changes, worst) = quiet(&spec);
     let days = 90.0 * QUIET as f64;

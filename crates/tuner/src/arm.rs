@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::side::Side;
-use crate::spec::{CheckedSpec, Scalar};
+use crate::spec::CheckedSpec;
 use crate::template::{self, Variables};
 
 /// One configuration beside the control.
@@ -15,7 +15,7 @@ pub struct Arm {
     /// Its parameters.
     pub configuration: Configuration,
     /// Template variables that differ from the candidate's.
-    pub variables: BTreeMap<String, Scalar>,
+    pub variables: BTreeMap<String, Value>,
     /// The load waits for answers in place of keeping to its rate, so that its rate is the
     /// capacity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -42,8 +42,8 @@ impl Arm {
     /// What templates may name on a side, as far as it is known before anything is started: not a
     /// port that is chosen then, nor the instance's directory.
     pub(crate) fn variables(&self, spec: &CheckedSpec, side: Side) -> Variables {
-        let scalars = spec.written().variables.iter().chain(&self.variables);
-        let mut variables = template::variables(scalars, &self.configuration);
+        let variables = spec.written().variables.iter().chain(&self.variables);
+        let mut variables = template::variables(variables, &self.configuration);
         variables.insert("side".into(), side.name().into());
         variables.insert("spec_dir".into(), spec.dir.display().to_string());
         if let Some(ports) = spec.target().ports {

@@ -168,7 +168,9 @@ mod tests {
             r#"parameters = [{{ name = "x", type = "int", low = 0, high = 1, default = 0 }}]
 {lines}"#
         );
-        let spec = crate::spec::check(text, "x.toml".as_ref(), &Roots::default()).unwrap();
+        let spec = crate::spec::context(&Roots::default())
+            .check(text, "x.toml".as_ref())
+            .unwrap();
         let mut report = crate::experiment::begin(&spec);
         report.finding = Finding::Improvement;
         let side = |[rate, waited]: [f64; 2]| -> SideMetrics {

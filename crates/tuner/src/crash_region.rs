@@ -136,7 +136,7 @@ mod tests {
     use crate::error::CrashKind;
 
     fn space() -> Space {
-        let spec = crate::spec::check(
+        let spec = crate::spec::context(&host::Roots::default()).check(
             r#"
 parameters = [
   { name = "connections", type = "int", low = 100, high = 100000, default = 1000, scale = "log" },
@@ -149,7 +149,6 @@ objective = { metric = "cpu_s_per_request" }
 "#
             .into(),
             "space.toml".as_ref(),
-            &host::Roots::default(),
         );
         spec.unwrap().space
     }

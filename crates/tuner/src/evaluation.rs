@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::MeasuredValue;
-use paired_stats::{Pair, SequentialTest, SequentialVerdict};
+use paired_stats::{Pair, SequentialTest, SequentialVerdict, abba};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,13 @@ pub enum SideOrder {
     ExperimentFirst,
     /// Both at once.
     Parallel,
+}
+
+impl SideOrder {
+    /// The order of this block, if the sides are measured one after the other.
+    pub(crate) fn in_turns(block: usize) -> Self {
+        abba(block, [Self::ControlFirst, Self::ExperimentFirst])[0]
+    }
 }
 
 /// Why an evaluation was killed that its user had enough of.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 use host::{Roots, boot_setting};
 
 use crate::bench::Arm;
@@ -42,7 +42,9 @@ impl Report {
             message: error.to_string(),
         })?;
         // Relative paths start in the directory of the specification.
-        spec::check(text, &self.dir.join("report.json"), roots).map_err(in_report)
+        spec::context(roots)
+            .check(text, &self.dir.join("report.json"))
+            .map_err(in_report)
     }
 
     /// The evaluation of that number.
@@ -87,7 +89,7 @@ impl Report {
         }
     }
 
-    fn variables_of(&self, arm: &str) -> BTreeMap<String, spec::Scalar> {
+    fn variables_of(&self, arm: &str) -> BTreeMap<String, Value> {
         let arms = self.spec.verification.arms.iter();
         let mut arms = arms.filter(|it| it.name == arm);
         arms.next()

@@ -270,7 +270,10 @@ impl TuningSearch {
             if signal.is_none() {
                 self.learn(&record)?;
             }
-            ledger.note(&LedgerEvent::Ended(&record))?;
+            ledger.note(&LedgerEvent::Ended {
+                record: &record,
+                signal,
+            })?;
             let reason = record.reason.clone();
             self.keep(record);
             if let Some(signal) = signal {

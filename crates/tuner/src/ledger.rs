@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::begun::Begun;
@@ -16,7 +16,7 @@ use crate::bench::Arm;
 use crate::error::TunerError;
 use crate::evaluation::Block;
 use crate::report::EvaluationRecord;
-use crate::spec::{BudgetSpec, Scalar};
+use crate::spec::BudgetSpec;
 
 /// What happens, for whoever shows or keeps it.
 #[derive(Clone, Debug)]
@@ -40,7 +40,12 @@ pub enum LedgerEvent<'a> {
         block: &'a Block,
     },
     /// An evaluation ended.
-    Ended(&'a EvaluationRecord),
+    Ended {
+        /// What came of it.
+        record: &'a EvaluationRecord,
+        /// The signal that cut it off, if one did.
+        signal: Option<i32>,
+    },
     /// The search is over: these arms will be verified.
     Planned(&'a [PlannedArm]),
     /// A run of the verification starts.
@@ -67,7 +72,7 @@ pub struct PlannedArm {
     pub configuration: Configuration,
     /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub variables: BTreeMap<String, Scalar>,
+    pub variables: BTreeMap<String, Value>,
     /// The candidate whose capacity is measured by this arm: its load waits for answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,

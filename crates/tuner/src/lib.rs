@@ -1,7 +1,7 @@
 //! Experiments: a specification, the search for a better configuration against an unchanged
 //! control, and the verification of what was found.
 //!
-//! The way of an experiment: [`spec::load`] checks a file against itself and this host;
+//! The way of an experiment: [`spec::context`] checks a file against itself and this host;
 //! [`experiment::run`] asks the optimiser, measures through a [`bench::Bench`], tells the
 //! optimiser, verifies, and returns a [`report::Report`]. [`live::Live`] is the bench of the real
 //! world. A [`ledger::Ledger`] is told of everything, and an experiment goes on from what one has

@@ -13,10 +13,8 @@ use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 pub use crate::figures::{change, confidence_percent, difference, percent, significant};
 use crate::promoted_templates::template_fingerprints;
-use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
-use crate::verdict::{
-    ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict, IntervalSchema,
-};
+use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Spec};
+use crate::verdict::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -44,7 +42,6 @@ pub struct Report {
     /// Parameters that this host does not have.
     pub skipped: Vec<String>,
     /// The control's configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub control: Configuration,
     /// Every evaluation, in order.
     pub evaluations: Vec<EvaluationRecord>,
@@ -96,7 +93,6 @@ pub struct EvaluationRecord {
     /// Number of the evaluation, from 1.
     pub number: usize,
     /// The configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// How the evaluation ended.
     pub outcome: Outcome,
@@ -201,7 +197,6 @@ pub fn schema() -> serde_json::Value {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recommended {
     /// The configuration.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// Posterior mean of the score. See `score` of a measurement.
     pub mean: f64,
@@ -221,10 +216,8 @@ pub struct ArmResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,
     /// The configuration of the arm.
-    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// The ratio to the control, of the objective and of every reported metric.
-    #[schemars(with = "BTreeMap<String, IntervalSchema>")]
     pub ratios: BTreeMap<String, Interval>,
     /// Metrics whose ratio has no interval, with the reason.
     pub without_interval: BTreeMap<String, String>,
@@ -347,6 +340,16 @@ impl Report {
     /// The best of the verified candidates.
     pub fn winner(&self) -> Option<&ArmResult> {
         self.verification.iter().find(|arm| arm.is_candidate)
+    }
+
+    /// The report without its evaluations and blocks, for a store that keeps these in other tables.
+    #[must_use]
+    pub fn without_blocks(mut self) -> Self {
+        self.evaluations.clear();
+        for arm in &mut self.verification {
+            arm.runs_blocks.clear();
+        }
+        self
     }
 
     /// Where an experiment comes from stays so, whatever it has measured since.
@@ -489,7 +492,9 @@ mod tests {
             "target": { "start": ["true"] },
             "workload": { "command": ["true"], "parse": "wrk" },
             "objective": { "metric": "latency_p99_us" } }"#;
-        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let spec = crate::spec::context(&Roots::default())
+            .check(text.into(), "x.json".as_ref())
+            .unwrap();
         let report = crate::experiment::begin(&spec);
         (spec, report)
     }

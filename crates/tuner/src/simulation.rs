@@ -301,12 +301,7 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
             ));
         }
         let start_s = self.clock_s;
-        // A B B A.
-        let order = if index.is_multiple_of(2) {
-            SideOrder::ControlFirst
-        } else {
-            SideOrder::ExperimentFirst
-        };
+        let order = SideOrder::in_turns(index);
         let (control, experiment) = if order == SideOrder::ControlFirst {
             let control = self.side(0);
             (control, self.side(1))

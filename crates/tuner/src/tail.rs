@@ -112,7 +112,7 @@ workload = {{ command = ["wrk"], parse = "wrk" }}
 objective = {{ metric = "cpu_s_per_request" }}
 {metrics}"#
         );
-        let checked = crate::spec::check(text, "x.toml".as_ref(), &Roots::default());
+        let checked = crate::spec::context(&Roots::default()).check(text, "x.toml".as_ref());
         checked.unwrap().written().clone()
     }
 

@@ -27,7 +27,6 @@ pub struct ConstraintResult {
     pub verdict: ConstraintVerdict,
     /// The interval of the metric: as a ratio to the control if the limit is a ratio, otherwise in
     /// the metric's own unit. Missing if there is no interval, for example after a single run.
-    #[schemars(with = "Option<IntervalSchema>")]
     pub observed: Option<Interval>,
     /// `true`: `observed` is a ratio to the control.
     pub is_ratio: bool,
@@ -62,7 +61,6 @@ pub struct GuardResult {
     pub verdict: GuardVerdict,
     /// The ratio to the control. For errors, the difference of the errors per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<IntervalSchema>")]
     pub change: Option<Interval>,
     /// `true`: the specification accepts that this guard becomes worse (`allow_worse`).
     #[serde(default)]
@@ -109,19 +107,4 @@ impl GuardResult {
             GuardVerdict::Specified => "",
         }
     }
-}
-
-/// An interval.
-#[derive(JsonSchema)]
-#[schemars(rename = "Interval")]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(crate) struct IntervalSchema {
-    /// Lower end.
-    low: f64,
-    /// The estimate.
-    estimate: f64,
-    /// Upper end.
-    high: f64,
-    /// Two-sided confidence, such as 0.95.
-    confidence: f64,
 }

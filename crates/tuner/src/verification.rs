@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bayes_opt::Configuration;
+use bayes_opt::{Configuration, Value};
 
 use crate::assignment::{self, Assignment, Purpose};
 use crate::begun::WarmUp;
@@ -15,13 +15,13 @@ use crate::knob_writes::{knob_text, knob_writes};
 use crate::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState, VerificationRun};
 use crate::report::{ArmResult, Finding, Report};
 pub use crate::shell_words::quoted;
-use crate::spec::{CheckedSpec, Scalar};
+use crate::spec::CheckedSpec;
 use crate::template;
 
 impl ArmResult {
     /// The arm as it was planned, with these template variables.
     #[must_use]
-    pub fn planned(&self, variables: BTreeMap<String, Scalar>) -> PlannedArm {
+    pub fn planned(&self, variables: BTreeMap<String, Value>) -> PlannedArm {
         PlannedArm {
             name: self.name.clone(),
             is_candidate: self.is_candidate,
@@ -311,7 +311,7 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
     let variables = template::variables(&spec.written().variables, configuration);
     let whole = knob_writes(&spec.knobs, configuration, &variables);
     let whole = whole.unwrap_or_default();
-    let line = |(name, value): (&String, &bayes_opt::Value)| {
+    let line = |(name, value): (&String, &Value)| {
         let Some(binding) = spec.knobs.get(name) else {
             return format!("{name} = {value}");
         };

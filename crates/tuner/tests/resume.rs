@@ -71,7 +71,7 @@ impl Ledger for Memory {
                 self.running = Some((*number, (*configuration).clone()));
             }
             LedgerEvent::Block { .. } => {}
-            LedgerEvent::Ended(record) => {
+            LedgerEvent::Ended { record, .. } => {
                 self.running = None;
                 self.kept.evaluations.push((*record).clone());
             }

@@ -14,7 +14,7 @@ use tuner::ledger::LedgerEvent;
 use tuner::metrics::lookup;
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, POOLED_SPEC, SimulatedService, Truth, pooled_service};
-use tuner::spec::{CheckedSpec, load};
+use tuner::spec::{CheckedSpec, context};
 
 const EVALUATION: &str = "[evaluation]\nblock_s = 5\nblocks = 6\n";
 
@@ -39,7 +39,7 @@ fn loaded(text: &str) -> CheckedSpec {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("simulated.toml");
     std::fs::write(&path, text).unwrap();
-    load(&path, &Roots::default()).unwrap()
+    context(&Roots::default()).load(&path).unwrap()
 }
 
 fn budget(evaluations: usize) -> String {
@@ -330,7 +330,7 @@ fn three_failures_in_a_row_end_the_experiment() {
     let mut bench = service(&spec, Noise::default(), pooled_service).failing_starts(2..5);
     let mut ended = 0;
     let error = run(&spec, &mut bench, &mut |event: &LedgerEvent<'_>| {
-        ended += usize::from(matches!(event, LedgerEvent::Ended(_)));
+        ended += usize::from(matches!(event, LedgerEvent::Ended { .. }));
     })
     .unwrap_err();
     assert!(
@@ -494,7 +494,10 @@ fn an_earlier_report_is_a_warm_start() {
             format!("{POOLED_SPEC}\n{EVALUATION}\n{other}[search]\nwarm_start = [{path:?}]\n");
         let wrong = dir.path().join("wrong.toml");
         std::fs::write(&wrong, text).unwrap();
-        let error = load(&wrong, &Roots::default()).unwrap_err().to_string();
+        let error = context(&Roots::default())
+            .load(&wrong)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot be compared"), "{error}");
     }
 }

@@ -3,12 +3,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use tuner::spec::load;
+use std::path::Path;
+
+use host::Roots;
+use tuner::spec::{CheckedSpec, SpecError};
 
 #[path = "../../experiment-spec/tests/spec_errors/fixture.rs"]
 mod fixture;
 
 use self::fixture::{error_with, expect_named, fake, with_knob};
+
+fn load(path: &Path, roots: &Roots) -> Result<CheckedSpec, SpecError> {
+    tuner::spec::context(roots).load(path)
+}
 
 #[test]
 fn told_lines_have_the_direction_of_the_goal() {
@@ -27,7 +34,9 @@ fn told_lines_have_the_direction_of_the_goal() {
         let search = "search = { warm_start = [\"earlier.jsonl\"] }\n";
         let file = dir.path().join("spec.toml");
         std::fs::write(&file, objective + search + parameters).unwrap();
-        let (_, settings, _) = tuner::spec::load_space(&file, &host::Roots::default()).unwrap();
+        let (_, settings, _) = tuner::spec::context(&host::Roots::default())
+            .load_space(&file)
+            .unwrap();
         let told = &settings.earlier[0][0];
         assert_eq!(
             told.outcome,

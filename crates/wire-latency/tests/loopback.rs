@@ -9,12 +9,17 @@
     reason = "a test's helpers fail with it, and say what is left out"
 )]
 
+#[path = "../../host/tests/support/eventually.rs"]
+mod eventually;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wire_latency::{Fine, Monitor, NoData, SourceSpec, Surroundings, WindowRules, WireSpec};
+
+use eventually::{eventually, found_within};
 
 const RULES: WindowRules = WindowRules {
     length: Duration::from_secs(600),
@@ -99,14 +104,10 @@ fn is_between_server_and_client(address: &str) {
         return;
     };
     let in_client = ask(address, 50);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let reading = loop {
-        match monitor.look() {
-            Ok(reading) if reading.requests == 200 => break reading,
-            look => assert!(Instant::now() < deadline, "{look:?}"),
-        }
-        std::thread::sleep(EVERY);
-    };
+    let reading = found_within(20, || match monitor.look() {
+        Ok(reading) if reading.requests == 200 => Ok(reading),
+        look => Err(format!("{look:?}")),
+    });
     let counts = reading.counts;
     assert_eq!(
         (
@@ -154,14 +155,9 @@ fn a_port_without_a_listener_is_said() {
     let Some(monitor) = monitor(port) else {
         return;
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if matches!(monitor.look(), Err(NoData::NobodyListens { port: of }) if of == port) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{:?}", monitor.look());
-        std::thread::sleep(EVERY);
-    }
+    let is_said =
+        || matches!(monitor.look(), Err(NoData::NobodyListens { port: of }) if of == port);
+    eventually(20, is_said, || format!("{:?}", monitor.look()));
 }
 
 #[test]
@@ -171,12 +167,9 @@ fn a_service_that_hangs_is_stalled_and_one_without_requests_is_idle() {
     let Some(monitor) = monitor(address.port()) else {
         return;
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
     let until = |is_it: fn(&NoData) -> bool| {
-        while !monitor.look().as_ref().is_err_and(is_it) {
-            assert!(Instant::now() < deadline, "{:?}", monitor.look());
-            std::thread::sleep(EVERY);
-        }
+        let is_so = || monitor.look().as_ref().is_err_and(is_it);
+        eventually(20, is_so, || format!("{:?}", monitor.look()));
     };
     until(|no_data| matches!(no_data, NoData::Idle { .. }));
     let mut stream = TcpStream::connect(address).unwrap();

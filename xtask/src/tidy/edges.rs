@@ -18,6 +18,11 @@ const EDGES: &[Edges] = &[
         reason: "pure: words for what a reader of a file says, the same for every file",
     },
     Edges {
+        from: "prometheus-text",
+        to: &[],
+        reason: "pure: how a page of metrics is written, the same for every server",
+    },
+    Edges {
         from: "paired-stats",
         to: &[],
         reason: "pure arithmetic on samples: others must be able to use it without the rest",
@@ -76,8 +81,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "isolation",
-        to: &[],
-        reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine",
+        to: &["paired-stats"],
+        reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine; bounds of a share",
     },
     Edges {
         from: "qos",
@@ -119,7 +124,13 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "agent",
-        to: &["host", "perf-events", "throttle", "throttle-watch"],
+        to: &[
+            "host",
+            "perf-events",
+            "prometheus-text",
+            "throttle",
+            "throttle-watch",
+        ],
         reason: "one thread that serves metrics: tracepoints and names of containers of throttle-watch, no loads and no trials",
     },
     Edges {
@@ -135,6 +146,7 @@ const EDGES: &[Edges] = &[
             "host",
             "http-client",
             "paired-stats",
+            "prometheus-text",
             "tuner",
         ],
         reason: "the asynchronous part: what a request means is decided below it",
@@ -151,17 +163,17 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "dataplane",
-        to: &[],
-        reason: "a runtime for anybody's server: it knows none of them",
+        to: &["prometheus-text"],
+        reason: "a runtime for anybody's server: it knows none of them; its metrics are a part of their pages",
     },
     Edges {
         from: "cache-server",
-        to: &["dataplane"],
+        to: &["dataplane", "prometheus-text"],
         reason: "a program on the runtime: it knows a memcached's protocol, not how packets come",
     },
     Edges {
         from: "block-server",
-        to: &["config-errors", "dataplane", "qos"],
+        to: &["config-errors", "dataplane", "prometheus-text", "qos"],
         reason: "a program on the runtime: it knows disks and NBD, not how packets come; qos decides whose request is next",
     },
     Edges {
@@ -188,6 +200,7 @@ const EDGES: &[Edges] = &[
             "paired-stats",
             "load",
             "perf-events",
+            "prometheus-text",
             "qos",
             "relayout",
             "throttle",

@@ -1,7 +1,5 @@
 //! One parameter: its values, its default, and what is believed about it.
 
-use std::cmp::Ordering;
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::SpaceError;
@@ -125,8 +123,12 @@ impl Parameter {
         }
     }
 
-    /// Checks the parameter by itself.
-    pub(crate) fn validate(&self) -> Result<(), SpaceError> {
+    /// Checks the parameter by itself: its range and steps, and that its default, its special values
+    /// and the guess at its best value fit them.
+    ///
+    /// # Errors
+    /// [`SpaceError::Invalid`] names the key that is wrong.
+    pub fn check(&self) -> Result<(), SpaceError> {
         match &self.kind {
             Kind::Int {
                 low,
@@ -157,23 +159,19 @@ impl Parameter {
                 format!("is {low}, but it has to be below `high`, {high}"),
             ));
         }
-        if step < 1 {
-            return Err(self.invalid("step", format!("is {step}, but it has to be at least 1")));
-        }
-        match high.checked_sub(low) {
-            None => {
-                return Err(self.invalid(
-                    "high",
-                    "is too far from `low`: the range has to fit 63 bits",
-                ));
-            }
-            Some(range) if step > range => {
-                return Err(self.invalid(
-                    "step",
-                    format!("is {step}, more than the whole range, {range}"),
-                ));
-            }
-            Some(_) => {}
+        let Some(range) = high.checked_sub(low) else {
+            return Err(self.invalid(
+                "high",
+                "is too far from `low`: the range has to fit 63 bits",
+            ));
+        };
+        if !(1..=range).contains(&step) {
+            return Err(self.invalid(
+                "step",
+                format!(
+                    "is {step}, but it has to be at least 1 and at most the whole range, {range}"
+                ),
+            ));
         }
         if log && low < 1 {
             let reason = format!(
@@ -192,27 +190,29 @@ impl Parameter {
         log: bool,
     ) -> Result<(), SpaceError> {
         let (from, to) = (readable(low), readable(high));
-        if low.partial_cmp(&high) != Some(Ordering::Less) {
-            return Err(self.invalid(
-                "low",
-                format!("is {from}, but it has to be below `high`, {to}"),
-            ));
-        }
         for (key, end) in [("low", low), ("high", high)] {
+            if !end.is_finite() {
+                let reason = format!("is {end}, but it has to be a finite number");
+                return Err(self.invalid(key, reason));
+            }
             if end.abs() > END_MAX {
                 let reason = format!("is {end:e}, but it can be {END_MAX:e} at the most");
                 return Err(self.invalid(key, reason));
             }
         }
+        if low >= high {
+            return Err(self.invalid(
+                "low",
+                format!("is {from}, but it has to be below `high`, {to}"),
+            ));
+        }
         if let Some(step) = step
             && !(step > 0.0 && step <= (high - low) * (1.0 + STEP_TOLERANCE))
         {
+            let (step, range) = (readable(step), readable(high - low));
             return Err(self.invalid(
                 "step",
-                format!(
-                    "is {}, but it has to be above 0 and within the range",
-                    readable(step)
-                ),
+                format!("is {step}, but it has to be above 0 and at most the whole range, {range}"),
             ));
         }
         if step.is_some_and(|step| (high - low) / step > STEPS_MAX) {
@@ -222,7 +222,8 @@ impl Parameter {
             ));
         }
         if log && low <= 0.0 {
-            let reason = format!("is {from}, but a log scale starts above 0");
+            let reason =
+                format!("is {from}, but a log scale starts above 0; list 0 as a special value");
             return Err(self.invalid("low", reason));
         }
         if log && !(high / low).is_finite() {
@@ -238,34 +239,29 @@ impl Parameter {
                 "has fewer than two values: there is nothing to choose",
             ));
         }
-        if values
-            .iter()
-            .any(|value| value.as_f64().is_some_and(|number| !number.is_finite()))
-        {
-            return Err(self.invalid("values", "has a number that is not finite"));
-        }
+        self.validate_list("values", values)
+    }
+
+    /// Each value of a list is another one, and each number is finite.
+    fn validate_list(&self, key: &'static str, values: &[Value]) -> Result<(), SpaceError> {
         for (position, value) in values.iter().enumerate() {
+            if value.as_f64().is_some_and(|number| !number.is_finite()) {
+                let reason = format!("has {}, but a number has to be finite", value.quoted());
+                return Err(self.invalid(key, reason));
+            }
             if values[..position]
                 .iter()
                 .any(|earlier| earlier.means(value))
             {
-                return Err(self.invalid("values", format!("has {} twice", value.quoted())));
+                return Err(self.invalid(key, format!("has {} twice", value.quoted())));
             }
         }
         Ok(())
     }
 
     fn validate_special(&self) -> Result<(), SpaceError> {
-        for (position, special) in self.special.iter().enumerate() {
-            if special.as_f64().is_some_and(|number| !number.is_finite()) {
-                return Err(self.invalid("special", "has a number that is not finite"));
-            }
-            if self.special[..position]
-                .iter()
-                .any(|earlier| earlier.means(special))
-            {
-                return Err(self.invalid("special", format!("has {} twice", special.quoted())));
-            }
+        self.validate_list("special", &self.special)?;
+        for special in &self.special {
             if !self.kind.is_range() && self.kind_holds(special).is_ok() {
                 let special = special.quoted();
                 let reason = format!("has {special}, which is an ordinary value already");
@@ -292,16 +288,16 @@ impl Parameter {
         {
             self.holds(best_guess).map_err(|reason| {
                 self.invalid(
-                    "prior",
-                    format!("has best_guess {}: {reason}", best_guess.quoted()),
+                    "prior.best_guess",
+                    format!("is {}: {reason}", best_guess.quoted()),
                 )
             })?;
             if !(*confidence > 0.0 && *confidence < 1.0) {
                 let reason = format!(
-                    "has confidence {}, but it has to be between 0 and 1, both exclusive",
+                    "is {}, but it has to be between 0 and 1, both exclusive",
                     readable(*confidence)
                 );
-                return Err(self.invalid("prior", reason));
+                return Err(self.invalid("prior.confidence", reason));
             }
         }
         Ok(())

@@ -5,20 +5,18 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The value of one parameter.
+/// A value: of a parameter, or of a variable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a value has to be a number, true, false or a text"
-)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "expected true, false, a number or a text")]
 pub enum Value {
-    /// A switch.
+    /// `true` or `false`.
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A real number.
+    /// A number.
     Float(f64),
-    /// A word, of a categorical or ordinal parameter.
+    /// Text.
     Text(String),
 }
 
@@ -117,6 +115,7 @@ impl From<&str> for Value {
 
 /// One value for each parameter, by name.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Configuration(pub BTreeMap<String, Value>);
 

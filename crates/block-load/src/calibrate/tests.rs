@@ -133,6 +133,20 @@ fn a_load_begins_when_the_device_is_at_rest() {
     assert!(why.unwrap().contains("not at rest 0 s after"));
 }
 
+#[test]
+fn a_device_that_answers_nothing_has_no_latency_to_name() {
+    let mut tired = Tired {
+        memory: MemoryMedium::new(1 << 20),
+        left: 0,
+    };
+    let mut rest = Rest {
+        lowest_us: f64::INFINITY,
+        looks: 0,
+    };
+    let why = rest.wait(&mut tired, &plan(&[100])).unwrap().unwrap();
+    assert!(why.ends_with("reads one at a time got no answer"), "{why}");
+}
+
 fn run(p95_us: f64, left_out: Option<&str>) -> CalibrationRun {
     CalibrationRun {
         read_percent: 90,

@@ -6,6 +6,10 @@
     reason = "each test binary uses a part of this"
 )]
 
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+#[path = "../../../dataplane/tests/support/shards.rs"]
+mod shards;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -21,8 +25,9 @@ use block_server::server::{BlockService, Shared};
 use block_server::tls::ServerTls;
 use dataplane::groups::group_of;
 use dataplane::shard::Plane;
-use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
-use dataplane::{Shard, ShardConfig};
+use dataplane::uring::{Uring, UringConfig, listen};
+
+use shards::start_shards;
 
 /// Variable that makes this test program a server.
 const SERVER_VARIABLE: &str = "SLACKLINE_BLOCK_SERVER";
@@ -39,11 +44,10 @@ pub struct Server {
     pub address: SocketAddr,
     /// Where NVMe/TCP is served, if the configuration has it.
     pub nvme: Option<SocketAddr>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Option<()>>>,
 }
 
 /// Starts a server of `config`. `None` without io_uring.
-#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
     let config = BlockConfig::parse(Path::new("test.toml"), config).unwrap();
     let exports = export::open(&config, &Vec::new(), shards.into()).unwrap();
@@ -70,38 +74,15 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
     let tls = config.tls.as_ref().map(ServerTls::load).transpose();
     shared.set_tls(tls.unwrap());
     let shared = Arc::new(shared);
-    let mut threads = Vec::new();
-    for id in 0..shards {
-        let (plane, shared) = (Arc::clone(&plane), Arc::clone(&shared));
-        let listeners = std::mem::take(&mut listeners);
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        threads.push(std::thread::spawn(move || {
-            let owners = Arc::clone(&plane);
-            let owns = move |group| owners.groups.owner(group) == id;
-            let backend = Uring::new(UringConfig {
-                listeners,
-                flows_max: 1000,
-                receive_window_bytes: 256 << 10,
-                send_queue_bytes: 1 << 20,
-                send_memory_bytes: 16 << 20,
-                owns_group: Some(Box::new(owns) as OwnsGroup),
-                ..UringConfig::default()
-            });
-            ready.send(backend.is_ok()).unwrap();
-            let Ok(backend) = backend else { return };
-            let config = ShardConfig {
-                id,
-                ..ShardConfig::default()
-            };
-            let block = BlockService::new(shared, id.into());
-            let shard = Shard::new(config, backend, block, plane).unwrap();
-            shard.run().unwrap();
-        }));
-        if !is_ready.recv().unwrap() {
-            println!("SKIP: no io_uring on this kernel");
-            return None;
-        }
-    }
+    let configure = |config: &mut UringConfig| {
+        config.flows_max = 1000;
+        config.receive_window_bytes = 256 << 10;
+        config.send_queue_bytes = 1 << 20;
+        config.send_memory_bytes = 16 << 20;
+    };
+    let of_shards = Arc::clone(&shared);
+    let block = move |id: u8| BlockService::new(Arc::clone(&of_shards), id.into());
+    let threads = start_shards(&plane, shards, listeners, configure, block, drop)?;
     Some(Server {
         plane,
         shared,

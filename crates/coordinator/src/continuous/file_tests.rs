@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use bayes_opt::Value;
 use tempfile::TempDir;
-use tuner::continuous::{HistoryEntry, Promoted};
+use tuner::continuous::HistoryEntry;
 
+use super::tests::keep_promoted;
 use super::*;
 use crate::store::{Location, Store};
 
@@ -78,30 +79,7 @@ impl Service {
             host.boot_id = boot_id.to_owned();
         }
         drop(live);
-        let now = Timestamp::now();
-        let promotion = Promotion {
-            is_complete: true,
-            done: Changes {
-                changed: vec!["x = 20".into()],
-                ..Changes::default()
-            },
-            left: Vec::new(),
-            at: now,
-        };
-        let state = Known {
-            promoted: Some(Promoted {
-                configuration,
-                gain: -0.1,
-                since: now,
-                host: Some(host),
-            }),
-            search_reason: None,
-            ..Known::new(now)
-        };
-        coordinator
-            .store
-            .keep_continuous(id, &state, None, &[], Some(Some(&promotion)))
-            .unwrap();
+        keep_promoted(&coordinator.store, id, configuration, host);
         let service = Self {
             dir,
             coordinator,

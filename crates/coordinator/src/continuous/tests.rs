@@ -26,6 +26,33 @@ command = ["echo", '{"n": 1000, "us": 9}']
 json = { requests = "n", latency_p99_us = "us" }
 "#;
 
+/// Keeps that a search has promoted this configuration, and how the host was just after that.
+pub(super) fn keep_promoted(store: &Store, id: i64, configuration: Configuration, host: HostThen) {
+    let now = Timestamp::now();
+    let promotion = Promotion {
+        is_complete: true,
+        done: Changes {
+            changed: vec!["x = 20".into()],
+            ..Changes::default()
+        },
+        left: Vec::new(),
+        at: now,
+    };
+    let state = Known {
+        promoted: Some(Promoted {
+            configuration,
+            gain: -0.1,
+            since: now,
+            host: Some(host),
+        }),
+        search_reason: None,
+        ..Known::new(now)
+    };
+    store
+        .keep_continuous(id, &state, None, &[], Some(Some(&promotion)))
+        .unwrap();
+}
+
 /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can
 /// be measured, where the knob is put right as soon as `then` says so.
 fn changed_since(
@@ -42,34 +69,13 @@ fn changed_since(
     let id = coordinator
         .create(&text, &dir.path().join("spec.toml"), None)
         .unwrap();
-    let now = Timestamp::now();
-    let promotion = Promotion {
-        is_complete: true,
-        done: Changes {
-            changed: vec!["x = 20".into()],
-            ..Changes::default()
-        },
-        left: Vec::new(),
-        at: now,
+    let configuration = Configuration([("x".to_owned(), Value::Int(20))].into());
+    let host = HostThen {
+        boot_id: boot_id.to_owned(),
+        knobs: [(Knob::File(knob.clone()).to_string(), "20".to_owned())].into(),
+        files: BTreeMap::new(),
     };
-    let state = Known {
-        promoted: Some(Promoted {
-            configuration: Configuration([("x".to_owned(), Value::Int(20))].into()),
-            gain: -0.1,
-            since: now,
-            host: Some(HostThen {
-                boot_id: boot_id.to_owned(),
-                knobs: [(Knob::File(knob.clone()).to_string(), "20".to_owned())].into(),
-                files: BTreeMap::new(),
-            }),
-        }),
-        search_reason: None,
-        ..Known::new(now)
-    };
-    coordinator
-        .store
-        .keep_continuous(id, &state, None, &[], Some(Some(&promotion)))
-        .unwrap();
+    keep_promoted(&coordinator.store, id, configuration, host);
     let end = Instant::now() + Duration::from_secs(20);
     std::thread::scope(|scope| {
         scope.spawn(|| coordinator.run(&|_| ()).unwrap());

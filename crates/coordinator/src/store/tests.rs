@@ -128,7 +128,9 @@ pub(super) fn on_both(test: impl Fn(&Location)) {
 }
 
 pub(super) fn new_experiment() -> NewExperiment {
-    let spec = tuner::spec::check(SPEC.into(), Path::new("store.toml"), &Roots::default()).unwrap();
+    let spec = tuner::spec::context(&Roots::default())
+        .check(SPEC.into(), Path::new("store.toml"))
+        .unwrap();
     NewExperiment {
         name: "store \u{2212} \"quoted\" \\".into(),
         dir: "/tmp".into(),

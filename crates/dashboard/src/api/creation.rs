@@ -96,7 +96,7 @@ pub(crate) struct GivenFork {
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenConfiguration {
     /// Parameters and their values. A parameter that is left out has the control's value.
-    configuration: BTreeMap<String, tuner::spec::Scalar>,
+    configuration: BTreeMap<String, bayes_opt::Value>,
 }
 
 /// A specification in a body.

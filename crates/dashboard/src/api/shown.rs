@@ -12,7 +12,7 @@ use tuner::spec::Masks;
 
 use super::path::id;
 use crate::app::App;
-use crate::reply::{Reply, blocking};
+use crate::reply::{Refusal, Reply, blocking};
 
 /// An experiment, whole but for what it measured.
 #[derive(Serialize)]
@@ -129,11 +129,16 @@ pub(super) async fn act(
     text: &str,
     action: impl FnOnce(&Coordinator, i64) -> Result<(), Error> + Send + 'static,
 ) -> Reply<Shown> {
+    let ((), shown) = act_with(app, text, action).await?;
+    Ok(Json(shown))
+}
+
+/// As [`act`], with what the action gives.
+pub(super) async fn act_with<T: Send + 'static>(
+    app: Arc<App>,
+    text: &str,
+    action: impl FnOnce(&Coordinator, i64) -> Result<T, Error> + Send + 'static,
+) -> Result<(T, Shown), Refusal> {
     let id = id(text)?;
-    blocking(move || {
-        action(&app.coordinator, id)?;
-        shown(&app.coordinator, id)
-    })
-    .await
-    .map(Json)
+    blocking(move || Ok((action(&app.coordinator, id)?, shown(&app.coordinator, id)?))).await
 }

@@ -151,7 +151,7 @@ fn signature(secret: &[u8], at_s: i64, body: &str) -> String {
         return String::new();
     };
     mac.update(format!("{at_s}.{body}").as_bytes());
-    crate::secret::hex(&mac.finalize().into_bytes())
+    host::hex::encode(&mac.finalize().into_bytes())
 }
 
 fn post(url: &Url, secret: Option<&Secret>, event: &Event) -> Result<(), String> {

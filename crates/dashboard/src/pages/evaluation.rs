@@ -6,8 +6,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::ExperimentSummary;
-use tuner::evaluation::{Block, SideOrder};
-use tuner::experiment::BY_USER;
+use tuner::evaluation::{Block, Outcome, SideOrder};
 use tuner::metrics::lookup;
 use tuner::report::EvaluationRecord;
 use tuner::sentence::sentence;
@@ -118,7 +117,7 @@ fn reason(
     visitor: &Visitor,
 ) -> Result<String, Error> {
     let why = record.why().unwrap_or_default();
-    if why != BY_USER || visitor.role < Role::Write {
+    if record.outcome != Outcome::Killed || visitor.role < Role::Write {
         return Ok(why);
     }
     let audit = app.audit.last(ENTRIES_MAX, Some(id));

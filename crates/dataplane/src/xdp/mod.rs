@@ -20,7 +20,7 @@ mod sys;
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -36,6 +36,7 @@ pub use socket::{Attached, SocketConfig};
 use crate::api::{Event, FlowId, ListenerId, Time};
 use crate::backend::{Backend, Polled};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::tcp::{self, Config, Counters, Data, Directory, GROUPS_MAX, Stack};
 use config::{make_stack, secret};
 use queues::Queues;
@@ -185,11 +186,7 @@ impl XdpBackend {
     }
 
     fn publish(&self) {
-        let mut counters = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *counters = *self.calls.stack.counters();
+        *lock(&self.published) = *self.calls.stack.counters();
     }
 
     /// The stack, for its counters.

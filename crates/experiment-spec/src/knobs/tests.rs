@@ -106,12 +106,7 @@ fn a_list_is_tuned_value_by_value() {
         let source = crate::Source::read(&path)?;
         let spec = source.parse()?;
         let roots = Roots::at(dir.path());
-        super::super::parameters::check_space(
-            &spec,
-            &source,
-            &SpecContext::new(&roots),
-            super::super::templates::Templates::AreThere,
-        )
+        super::super::parameters::check_space(&spec, &source, &SpecContext::new(&roots))
     };
     let checked = check(parameter("usual", 1) + &parameter("most", 2)).unwrap();
     let control = checked.space.default_configuration();

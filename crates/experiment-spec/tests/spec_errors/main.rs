@@ -80,7 +80,7 @@ fn ranges() {
     expect(
         "low = 1\n",
         "low = 32\n",
-        "spec.toml:5: parameters[0].low: the range is empty: low 32, high 32",
+        "spec.toml:5: parameters[0].low: is 32, but it has to be below `high`, 32",
     );
     expect(
         "low = 1\n",
@@ -95,17 +95,17 @@ fn ranges() {
     expect(
         "low = 1\n",
         "scale = \"log\"\nlow = 0\n",
-        "spec.toml:5: parameters[0].scale: log needs low above 0, not 0; name 0 in special instead",
+        "spec.toml:6: parameters[0].low: is 0, but a log scale starts at 1 or above; list 0 as a special value",
     );
     expect(
         "high = 32",
         "high = 32\nstep = 40",
-        "spec.toml:7: parameters[0].step: must be above 0 and at most 31",
+        "spec.toml:7: parameters[0].step: is 40, but it has to be at least 1 and at most the whole range, 31",
     );
     expect(
         "high = 32",
         "high = 32\nstep = 0",
-        "spec.toml:7: parameters[0].step: must be above 0 and at most 31",
+        "spec.toml:7: parameters[0].step: is 0, but it has to be at least 1 and at most the whole range, 31",
     );
     expect_named(
         "default = 16",
@@ -226,7 +226,7 @@ fn json_says_the_same_as_toml() {
         .unwrap();
     assert_eq!(
         error_in("spec.json", &wrong, &Roots::default()),
-        format!("spec.json:{line}: parameters[0].low: the range is empty: low 32, high 32")
+        format!("spec.json:{line}: parameters[0].low: is 32, but it has to be below `high`, 32")
     );
     let unknown = text.replace("\"low\"", "\"lwo\"");
     let error = error_in("spec.json", &unknown, &Roots::default());
@@ -458,7 +458,7 @@ fn a_time_that_is_none_is_refused_with_the_least() {
 }
 
 #[test]
-fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
+fn commands_ports_and_names_are_looked_at_before_anything_starts() {
     for (from, to, error) in [
         (
             "command = [\"true\"]",
@@ -513,6 +513,10 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
     ] {
         expect(from, to, error);
     }
+}
+
+#[test]
+fn paths_of_files_are_looked_at_before_anything_starts() {
     let file = |path: &str, rest: &str| {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("template"), "x").unwrap();

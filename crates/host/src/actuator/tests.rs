@@ -55,25 +55,7 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
                 Ok(None)
             }
         }
-        // validate_change_legacy: below the parent, above the children.
-        "cpuset.cpus" => {
-            let set = |path: &Path| crate::parse_cpu_list(&text_of(path)).unwrap_or_default();
-            let wanted = crate::parse_cpu_list(value).unwrap_or_default();
-            let parent = path.parent().unwrap().parent().unwrap().join("cpuset.cpus");
-            if parent.exists() && !wanted.iter().all(|cpu| set(&parent).contains(cpu)) {
-                return refused(libc::EACCES);
-            }
-            let children = fs::read_dir(path.parent().unwrap())?.flatten();
-            for child in children.filter(|child| child.path().is_dir()) {
-                if !set(&child.path().join("cpuset.cpus"))
-                    .iter()
-                    .all(|cpu| wanted.contains(cpu))
-                {
-                    return refused(libc::EBUSY);
-                }
-            }
-            Ok(None)
-        }
+        "cpuset.cpus" => kernel_cpuset(path, value),
         "freezer.state" if value == "FROZEN" => Ok(Some("FREEZING".to_owned())),
         // blk-throttle.c: a line a device; 0 removes it.
         "blkio.throttle.write_bps_device" => {
@@ -91,28 +73,7 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
             }
             Ok(Some(lines.join("\n")))
         }
-        // cbm_validate: contiguous, within the mask.
-        "schemata" => {
-            let (resource, rest) = value.split_once(':').unwrap_or((value, ""));
-            if resource == "L3" {
-                for (_, mask) in rest.split(';').filter_map(|pair| pair.split_once('=')) {
-                    let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
-                    let shifted = mask >> mask.trailing_zeros().min(63);
-                    if mask == 0 || mask > 0xfffff || shifted & (shifted + 1) != 0 {
-                        return refused(libc::EINVAL);
-                    }
-                }
-            }
-            let lines = text_of(path);
-            let kept =
-                lines.lines().map(
-                    |line| match line.trim().starts_with(&format!("{resource}:")) {
-                        true => format!("    {value}"),
-                        false => line.to_owned(),
-                    },
-                );
-            Ok(Some(kept.collect::<Vec<_>>().join("\n")))
-        }
+        "schemata" => kernel_schemata(path, value),
         "constraint_0_power_limit_uw" if text_of(&beside("enabled")) == "0" => {
             refused(libc::EACCES)
         }
@@ -128,6 +89,48 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
         }
         _ => Ok(None),
     }
+}
+
+/// validate_change_legacy: below the parent, above the children.
+fn kernel_cpuset(path: &Path, value: &str) -> io::Result<Option<String>> {
+    let set = |path: &Path| crate::parse_cpu_list(&text_of(path)).unwrap_or_default();
+    let wanted = crate::parse_cpu_list(value).unwrap_or_default();
+    let parent = path.parent().unwrap().parent().unwrap().join("cpuset.cpus");
+    if parent.exists() && !wanted.iter().all(|cpu| set(&parent).contains(cpu)) {
+        return refused(libc::EACCES);
+    }
+    let children = fs::read_dir(path.parent().unwrap())?.flatten();
+    for child in children.filter(|child| child.path().is_dir()) {
+        if !set(&child.path().join("cpuset.cpus"))
+            .iter()
+            .all(|cpu| wanted.contains(cpu))
+        {
+            return refused(libc::EBUSY);
+        }
+    }
+    Ok(None)
+}
+
+/// cbm_validate: contiguous, within the mask.
+fn kernel_schemata(path: &Path, value: &str) -> io::Result<Option<String>> {
+    let (resource, rest) = value.split_once(':').unwrap_or((value, ""));
+    if resource == "L3" {
+        for (_, mask) in rest.split(';').filter_map(|pair| pair.split_once('=')) {
+            let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
+            let shifted = mask >> mask.trailing_zeros().min(63);
+            if mask == 0 || mask > 0xfffff || shifted & (shifted + 1) != 0 {
+                return refused(libc::EINVAL);
+            }
+        }
+    }
+    let lines = text_of(path);
+    let kept = lines.lines().map(
+        |line| match line.trim().starts_with(&format!("{resource}:")) {
+            true => format!("    {value}"),
+            false => line.to_owned(),
+        },
+    );
+    Ok(Some(kept.collect::<Vec<_>>().join("\n")))
 }
 
 const V1: &[(&str, &str)] = &[

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use code_layout::Lookup;
-use host::{HostError, Lock, Roots};
+use host::{HostError, Lock, Roots, hex};
 use serde::{Deserialize, Serialize};
 
 use crate::patch::unwinder::Unwinder;
@@ -35,29 +35,17 @@ pub struct Bytes(pub Vec<u8>);
 
 impl Serialize for Bytes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_str(&text)
+        serializer.serialize_str(&hex::encode(&self.0))
     }
 }
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        from_hexadecimal(&text)
+        hex::decode(&text)
             .map(Self)
             .ok_or_else(|| serde::de::Error::custom("not pairs of hexadecimal digits"))
     }
-}
-
-fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
 }
 
 /// Bytes of the process that are replaced. Never crosses a page, so that it is replaced as a whole

@@ -1,38 +1,14 @@
 //! The page for Prometheus. The number of series is bounded: names come from the configuration,
 //! reasons from a fixed list.
 
-use std::fmt::Write as _;
-
 use isolate_run::IsolationStatus;
-
-/// A label's value, escaped as the text format wants it.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(key, value)| format!("{key}=\"{}\"", label(value)))
-            .collect();
-        let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
-    }
-}
+use prometheus_text::{Exposition, Labels, MetricKind};
 
 /// A service's figure; `None` where it is not known.
 type Figure = fn(&isolate_run::ServiceStatus) -> Option<f64>;
 
 pub(super) fn page(status: &IsolationStatus) -> String {
-    let mut page = Page(String::new());
+    let mut page = Exposition::new();
     let gauges: [(&str, &str, Figure); 6] = [
         (
             "slackline_isolate_latency_seconds",
@@ -66,37 +42,28 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         ),
     ];
     for (name, help, of) in gauges {
-        page.head(name, "gauge", help);
-        for service in &status.services {
-            if let Some(value) = of(service) {
-                page.value(name, &[("service", &service.name)], value);
-            }
-        }
+        let samples = status.services.iter().filter_map(|service| {
+            let labels = Labels::new().and("service", &service.name);
+            Some((labels, of(service)?))
+        });
+        page.family(name, MetricKind::Gauge, help).samples(samples);
     }
-    page.head(
-        "slackline_isolate_group_cores",
-        "gauge",
-        "CPU of a best-effort group.",
-    );
-    for group in &status.groups {
-        page.value(
+    let groups: [(&str, &str, fn(&isolate_run::GroupStatus) -> f64); 2] = [
+        (
             "slackline_isolate_group_cores",
-            &[("group", &group.name)],
-            group.cpu_cores,
-        );
-    }
-    page.head(
-        "slackline_isolate_group_off",
-        "gauge",
-        "Whether a best-effort group is switched off.",
-    );
-    for group in &status.groups {
-        let is_off = group.settings.contains_key("off");
-        page.value(
+            "CPU of a best-effort group.",
+            |group| group.cpu_cores,
+        ),
+        (
             "slackline_isolate_group_off",
-            &[("group", &group.name)],
-            f64::from(u8::from(is_off)),
-        );
+            "Whether a best-effort group is switched off.",
+            |group| f64::from(u8::from(group.settings.contains_key("off"))),
+        ),
+    ];
+    for (name, help, of) in groups {
+        let all = status.groups.iter();
+        let samples = all.map(|group| (Labels::new().and("group", &group.name), of(group)));
+        page.family(name, MetricKind::Gauge, help).samples(samples);
     }
     for (name, help, counts) in [
         (
@@ -110,21 +77,17 @@ pub(super) fn page(status: &IsolationStatus) -> String {
             &status.troubles,
         ),
     ] {
-        page.head(name, "counter", help);
-        for (reason, count) in counts {
-            #[expect(clippy::cast_precision_loss, reason = "a count of decisions")]
-            page.value(name, &[("reason", reason)], *count as f64);
-        }
+        let all = counts.iter();
+        let samples = all.map(|(reason, count)| (Labels::new().and("reason", reason), count));
+        page.family(name, MetricKind::Counter, help)
+            .samples(samples);
     }
-    page.head(
+    let mut own = page.family(
         "slackline_isolate_own_cores",
-        "gauge",
+        MetricKind::Gauge,
         "CPU of the controller itself.",
     );
-    page.value(
-        "slackline_isolate_own_cores",
-        &[("policy", status.policy.name())],
-        status.own_cores,
-    );
-    page.0
+    let labels = Labels::new().and("policy", status.policy.name());
+    own.sample(&labels, status.own_cores);
+    page.into_text()
 }

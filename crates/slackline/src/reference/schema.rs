@@ -123,7 +123,7 @@ fn kind(schema: &Value, property: &Value) -> String {
         Some((schema["$defs"][&name].clone(), name))
     };
     if let Some((found, name)) = definition(property) {
-        if name == "Scalar" {
+        if name == "Value" {
             return "number, text or true/false".into();
         }
         return kind(schema, &found);

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use ::relayout::{Footprint, LayoutSummary};
 
+use crate::page::escaped;
+
 /// A page's square, in pixels.
 const CELL: u64 = 8;
 
@@ -78,10 +80,6 @@ fn panel(
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +105,6 @@ mod tests {
         );
         let svg = svg("a <b>", &layout);
         assert_eq!(svg.matches("fill=\"#c2410c\"").count(), 4);
-        assert!(svg.contains("a &lt;b>") && svg.contains("40 % of conditional branches taken"));
+        assert!(svg.contains("a &lt;b&gt;") && svg.contains("40 % of conditional branches taken"));
     }
 }

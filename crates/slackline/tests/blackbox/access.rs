@@ -5,11 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::api::{answer, csrf_of, session, status};
+use crate::eventually::eventually;
 use crate::serve::{Server, toy};
 use crate::toy::{Ended, Toy};
 
@@ -362,12 +363,8 @@ fn files_that_an_earlier_version_left_to_everybody_are_their_owners_alone() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
     let server = Server::start(&toy);
-    let end = Instant::now() + Duration::from_secs(20);
-    while files.each_ref().map(mode) != [0o600; 4] {
-        let modes = files.each_ref().map(mode);
-        assert!(Instant::now() < end, "{modes:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let modes = || files.each_ref().map(mode);
+    eventually(20, || modes() == [0o600; 4], || format!("{:?}", modes()));
     assert_eq!(server.get(&format!("/experiments/{id}"))["state"], "done");
 }
 

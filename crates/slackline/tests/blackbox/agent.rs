@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::eventually::eventually;
 use crate::throttle::Group;
 use crate::toy::{Ended, Toy, kill, skip};
 
@@ -57,11 +58,8 @@ impl Agent {
 
     /// Waits until a series satisfies `holds`.
     pub(crate) fn wait_for(&self, metric: &str, label: &str, holds: impl Fn(Option<f64>) -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !holds(self.value(metric, label)) {
-            assert!(Instant::now() < end, "{metric}: {}", self.metrics());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let is_so = || holds(self.value(metric, label));
+        eventually(20, is_so, || format!("{metric}: {}", self.metrics()));
     }
 }
 

@@ -242,7 +242,7 @@ fn a_bad_line_ends_with_2_and_its_number() {
         ),
         (
             r#"{"tell":{"config":{"x":null,"y":1},"value":1}}"#,
-            "a value has to be a number, true, false or a text",
+            "expected true, false, a number or a text",
         ),
         (
             r#"{"tell":{"config":{"x":"1","y":1},"value":1}}"#,

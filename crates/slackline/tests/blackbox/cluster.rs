@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::eventually::{eventually, found_within};
+use crate::openssl::{make_root, sign};
+
 /// The variable that marks every process which descends from a cluster.
 const MARK: &str = "SLACKLINE_TEST_CLUSTER";
 
@@ -151,72 +154,11 @@ impl Cluster {
 
     /// An authority of the test's own, and the server's certificate.
     fn make_certificates(&self) {
-        let (ca, key) = (self.text("ca.pem"), self.text("ca.key"));
-        let (server, server_key, request) = (
-            self.text("nats.pem"),
-            self.text("nats.key"),
-            self.text("nats.csr"),
-        );
-        let names = self.text("names");
-        self.write(
-            "names",
-            &format!(
-                "subjectAltName=IP:{}.1\nbasicConstraints=CA:FALSE\n",
-                self.subnet
-            ),
-        );
-        let new_key = [
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-        ];
-        let made = does(
-            "openssl",
-            &[
-                &[
-                    "req", "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", &key, "-out", &ca,
-                ],
-                &new_key[..],
-            ]
-            .concat(),
-        ) && does(
-            "openssl",
-            &[
-                &[
-                    "req",
-                    "-subj",
-                    "/CN=nats",
-                    "-keyout",
-                    &server_key,
-                    "-out",
-                    &request,
-                ],
-                &new_key[..],
-            ]
-            .concat(),
-        ) && does(
-            "openssl",
-            &[
-                "x509",
-                "-req",
-                "-days",
-                "2",
-                "-in",
-                &request,
-                "-CA",
-                &ca,
-                "-CAkey",
-                &key,
-                "-CAcreateserial",
-                "-extfile",
-                &names,
-                "-out",
-                &server,
-            ],
-        );
-        must(made, "certificates");
+        let names = format!("subjectAltName=IP:{}.1\n", self.subnet);
+        let directory = self.dir.path();
+        let made =
+            make_root(directory).and_then(|()| sign(directory, directory, "nats", "nats", &names));
+        must(made.is_some(), "certificates");
     }
 
     fn make_configuration(&self, lease_s: f64) {
@@ -230,13 +172,13 @@ impl Cluster {
                  authorization {{ user: slackline, password: \"correct horse\" }}\n\
                  tls {{ cert_file: \"{}\", key_file: \"{}\" }}\n",
                 self.text("jetstream"),
-                self.text("nats.pem"),
-                self.text("nats.key")
+                self.text("nats-cert.pem"),
+                self.text("nats-key.pem")
             ),
         );
         let nats = format!(
             "[nats]\nurl = \"tls://{subnet}.1:{port}\"\nca = \"{}\"\nuser = \"slackline\"\npassword_file = \"{}\"\n",
-            self.text("ca.pem"),
+            self.text("ca-cert.pem"),
             self.text("password")
         );
         self.write("nats.toml", &nats);
@@ -487,14 +429,10 @@ impl Cluster {
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
-            match self.try_get(path) {
-                Some(value) => return value,
-                None => assert!(Instant::now() < end, "{path} cannot be read"),
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let read = || self.try_get(path);
+        found_within(10, || {
+            read().ok_or_else(|| format!("{path} cannot be read"))
+        })
     }
 
     pub(crate) fn export(&self, id: i64) -> Value {
@@ -517,17 +455,11 @@ impl Cluster {
 
     /// Every experiment comes to rest within that time.
     pub(crate) fn wait_until_all_rest(&self, limit: Duration) {
-        let end = Instant::now() + limit;
-        while self.unfinished() != Some(0) {
-            assert!(
-                Instant::now() < end,
-                "{}\n{}\n{}",
-                self.get("/experiments"),
-                self.log("serve.log"),
-                self.log("w0.log")
-            );
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        let what = || {
+            let (serve, worker) = (self.log("serve.log"), self.log("w0.log"));
+            format!("{}\n{serve}\n{worker}", self.get("/experiments"))
+        };
+        eventually(limit.as_secs(), || self.unfinished() == Some(0), what);
     }
 
     pub(crate) fn knob(&self, index: usize) -> String {

@@ -1,11 +1,12 @@
 //! `mode = "continuous"` in `slackline serve`: killed at any moment with a real target, and held by
 //! the alert of a real Prometheus.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
+use crate::eventually::{eventually, found_within};
 use crate::fleet::Prometheus;
 use crate::serve::{FakeClock, Server};
 use crate::toy::{FIRST, Toy};
@@ -76,15 +77,13 @@ pub(crate) fn read(toy: &Toy, name: &str) -> String {
 
 /// Waits until the experiment is as it should be.
 pub(crate) fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> Value {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
+    found_within(60, || {
         let shown = server.get(&format!("/experiments/{id}"));
-        if is_so(&shown) {
-            return shown;
+        match is_so(&shown) {
+            true => Ok(shown),
+            false => Err(format!("{shown:#}")),
         }
-        assert!(Instant::now() < end, "{shown:#}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    })
 }
 
 fn number(shown: &Value, key: &str) -> u64 {
@@ -568,12 +567,9 @@ fn an_alert_of_prometheus_forbids_a_change_but_no_rollback_and_reads_the_metrics
     };
     let query = r#"ALERTS{alertstate="firing"}"#;
     let wait_for = |query: &str, values: &[f64]| {
-        let end = Instant::now() + Duration::from_secs(30);
-        while prometheus.values(query) != values {
-            let now = prometheus.values(query);
-            assert!(Instant::now() < end, "{query} is {now:?}, not {values:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let now = || prometheus.values(query);
+        let what = || format!("{query} is {:?}, not {values:?}", now());
+        eventually(30, || now() == values, what);
     };
     wait_for(query, &[1.0]);
     let mut spec = toy.spec.clone();

@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::api::status;
 use crate::continuous::{attached_once, read};
+use crate::eventually::eventually;
 use crate::rollback::html;
 use crate::serve::{Server, toy};
 use crate::toy::{Ended, FIRST, Toy};
@@ -30,11 +30,7 @@ fn is_said(toy: &Toy, text: &str) -> bool {
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "waited: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually(30, is_so, || what);
 }
 
 #[test]

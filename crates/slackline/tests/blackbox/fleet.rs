@@ -4,11 +4,12 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::agent::spinners;
+use crate::eventually::{eventually, found_within};
+use crate::openssl::make_server;
 use crate::toy::{Ended, Toy, kill, skip};
 
 #[path = "../../../../xtask/src/simulated_fleet.rs"]
@@ -86,11 +87,8 @@ impl Prometheus {
             url: format!("http://{address}"),
             data,
         };
-        let end = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(&address).is_err() {
-            assert!(Instant::now() < end, "Prometheus does not listen");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let listens = || TcpStream::connect(&address).is_ok();
+        eventually(60, listens, || "Prometheus does not listen");
         Some(server)
     }
 
@@ -118,10 +116,8 @@ impl Prometheus {
 
     /// Waits for it to open its database.
     fn wait_until_open(&self, toy: &Toy) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.fleet(toy, &[]).code != 0 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        let answers = || self.fleet(toy, &[]).code == 0;
+        eventually(60, answers, || "it does not open its database");
     }
 
     /// As of the end of the simulated time.
@@ -365,8 +361,7 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         return;
     };
     // Until the series fill the window, and the tracepoints' have two samples in it.
-    let end = Instant::now() + Duration::from_secs(60);
-    let spinners = loop {
+    let spinners = found_within(60, || {
         let arguments = ["throttle", "fleet", "--prometheus", &server.url];
         let mut command = toy.slackline(&arguments);
         command.args(["--window-s", "10", "--json", "-"]);
@@ -374,14 +369,12 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         let report: Value = serde_json::from_str(&ended.stdout).unwrap_or_default();
         let services = report["services"].as_array().cloned().unwrap_or_default();
         let found = services.into_iter().find(|one| one["name"] == "spinners");
-        if let Some(found) = found.filter(|one| {
+        let is_whole = |one: &Value| {
             one["used_cores"].as_f64() > Some(0.15) && one["runnable"].as_f64() > Some(1.0)
-        }) {
-            break found;
-        }
-        assert!(Instant::now() < end, "{}{}", ended.stdout, ended.stderr);
-        std::thread::sleep(Duration::from_millis(500));
-    };
+        };
+        let found = found.filter(is_whole);
+        found.ok_or_else(|| format!("{}{}", ended.stdout, ended.stderr))
+    });
     assert_eq!(spinners["limit_cores"], 0.2, "{spinners}");
     // By whether the whole quota was used, on a busy machine.
     let state = spinners["state"].as_str().unwrap();
@@ -410,16 +403,8 @@ fn a_server_that_is_not_there_is_named() {
 fn a_server_behind_tls_is_believed_where_the_machine_trusts_its_authority() {
     let toy = Toy::new();
     let (key, certificate) = (toy.path("key.pem"), toy.path("certificate.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-days", "2", "-subj", "/CN=prometheus"])
-        .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-        .args(["-nodes", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .args([Path::new("-keyout"), &key, Path::new("-out"), &certificate])
-        .output();
-    match made {
-        Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(error) => return skip(&error),
+    if make_server("prometheus", &certificate, &key).is_none() {
+        return skip(&"openssl is missing here");
     }
     let web = toy.path("web.yml");
     let (key, certificate) = (key.display(), certificate.display());
@@ -433,17 +418,16 @@ fn a_server_behind_tls_is_believed_where_the_machine_trusts_its_authority() {
     let url = server.url.replace("http://", "https://");
     let ask = || toy.slackline(&["throttle", "fleet", "--prometheus", &url]);
     Ended::of(ask()).with_code(2).saying(&[&url, "certificate"]);
-    let mut trusting = ask();
-    trusting.env("SSL_CERT_FILE", certificate.to_string());
     // It was asked, and holds nothing.
-    let end = Instant::now() + Duration::from_secs(60);
-    let mut ended = Ended::of(trusting);
-    while ended.stderr.contains("503") && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(200));
-        let mut again = ask();
-        again.env("SSL_CERT_FILE", certificate.to_string());
-        ended = Ended::of(again);
-    }
+    let ended = found_within(60, || {
+        let mut trusting = ask();
+        trusting.env("SSL_CERT_FILE", certificate.to_string());
+        let ended = Ended::of(trusting);
+        match ended.stderr.contains("503") {
+            true => Err(ended.stderr),
+            false => Ok(ended),
+        }
+    });
     ended
         .with_code(2)
         .saying(&["does this Prometheus scrape the agents"]);

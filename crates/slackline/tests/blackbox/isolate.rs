@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::eventually::{eventually, found_within};
 use crate::toy::{Ended, Toy, kill, skip};
 
 /// A service whose latency a file holds.
@@ -123,20 +124,10 @@ impl Bench {
     }
 
     fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + Duration::from_secs(40);
-        loop {
-            if let Some(status) = self.status()
-                && is_so(&status)
-            {
-                return status;
-            }
-            assert!(
-                Instant::now() < end,
-                "{what} did not come: {:?}",
-                self.status()
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        found_within(40, || match self.status() {
+            Some(status) if is_so(&status) => Ok(status),
+            other => Err(format!("{what} did not come: {other:?}")),
+        })
     }
 
     /// Directories of the group that Slackline made, in all hierarchies.
@@ -172,19 +163,13 @@ impl Bench {
     }
 
     fn assert_no_process(&self, words: &str) {
-        let end = Instant::now() + Duration::from_secs(5);
-        while self.has_process(words) {
-            assert!(Instant::now() < end, "{words} still runs");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let is_gone = || !self.has_process(words);
+        eventually(5, is_gone, || format!("{words} still runs"));
     }
 
     fn assert_restored(&self) {
-        let end = Instant::now() + Duration::from_secs(30);
-        while !self.groups().is_empty() {
-            assert!(Instant::now() < end, "groups are left: {:?}", self.groups());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let left = || format!("groups are left: {:?}", self.groups());
+        eventually(30, || self.groups().is_empty(), left);
         let left = self.toy.processes();
         let left: Vec<&String> = left
             .iter()
@@ -430,16 +415,14 @@ fn two_controllers_and_two_in_one_group_are_refused() {
          [[best_effort]]\ncgroup = \"{group}/below\"\n"
     );
     std::fs::write(bench.toy.path("isolate.toml"), text).unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
-    let refused = loop {
+    let refused = found_within(10, || {
         let refused = Ended::of(bench.run(&[]));
         // The watchdog of the killed controller may hold the lock for a moment.
-        let is_held = refused.stderr.contains("another slackline is at work");
-        if !is_held || Instant::now() > end {
-            break refused;
+        match refused.stderr.contains("another slackline is at work") {
+            true => Err(refused.stderr),
+            false => Ok(refused),
         }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    });
     refused.with_code(2).saying(&["hold each other"]);
     let check = Ended::of(bench.toy.slackline(&[
         "isolate",
@@ -702,16 +685,11 @@ fn batch_work_that_ends_is_started_again() {
         "name = \"none\"",
     );
     let mut child = bench.start();
-    let end = Instant::now() + Duration::from_secs(40);
-    while std::fs::read_to_string(&marks)
-        .unwrap_or_default()
-        .lines()
-        .count()
-        < 2
-    {
-        assert!(Instant::now() < end, "it was started once");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let starts = || {
+        let text = std::fs::read_to_string(&marks).unwrap_or_default();
+        text.lines().count()
+    };
+    eventually(40, || starts() >= 2, || "it was started once");
     signal(child.id().into(), rustix::process::Signal::TERM);
     child.wait().unwrap();
     bench.assert_restored();

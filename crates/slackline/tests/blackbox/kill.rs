@@ -1,10 +1,11 @@
 //! `kill -9` of a whole tune, and `slackline restore` afterwards.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::json;
 
+use crate::eventually::eventually;
 use crate::signals::HANG_ON_EXPERIMENT;
 use crate::toy::{Ended, FIRST, Toy};
 
@@ -45,10 +46,7 @@ fn torture(seed: u64) {
         let restored = toy.restore();
         assert_eq!(restored.code, 0, "{context}: {}", restored.stderr);
         // Killed is not yet gone: the kernel is given the time.
-        let end = Instant::now() + Duration::from_secs(2);
-        while !toy.processes().is_empty() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        toy.wait_for_end(&context);
         toy.assert_as_before(&context);
         if let Ok(text) = std::fs::read_to_string(toy.path("service.conf")) {
             assert_eq!(text, "x = first\n", "{context}");
@@ -158,10 +156,7 @@ fn restore_dry_run_says_and_changes_nothing() {
     );
     assert_eq!(toy.knob(), FIRST);
     // The load generator too, which would have gone on for half a minute.
-    let end = Instant::now() + Duration::from_secs(2);
-    while !toy.processes().is_empty() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    toy.wait_for_end("after a restore");
     toy.assert_clean("after a restore");
     toy.restore()
         .with_code(0)
@@ -216,13 +211,10 @@ fn a_service_that_an_apply_step_restarted_stays() {
     tune.kill().unwrap();
     tune.wait().unwrap();
     toy.restore().with_code(0);
-    let end = Instant::now() + Duration::from_secs(2);
     let is_load = |process: &String| !process.contains("sleep 900");
-    while toy.processes().iter().any(is_load) && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let left = toy.processes();
-    assert!(!left.is_empty() && !left.iter().any(is_load), "{left:?}");
+    let is_alone = || !toy.processes().iter().any(is_load);
+    eventually(2, is_alone, || format!("{:?}", toy.processes()));
+    assert!(!toy.processes().is_empty());
 }
 
 /// A toy whose tune was killed while the knob was changed, and the value it was left with.

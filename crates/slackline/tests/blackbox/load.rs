@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
+use crate::openssl::make_server;
 use crate::toy::{Ended, Toy};
 
 /// Answers one request after the other, each after as many microseconds as a file says; `/bad` with
@@ -488,18 +490,8 @@ impl Nginx {
             .tempdir_in("/var/tmp");
         let dir = dir.unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
-        let mut openssl = std::process::Command::new("openssl");
-        openssl.args(["req", "-x509", "-days", "2", "-nodes", "-newkey", "ec"]);
-        openssl.args([
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-subj",
-            "/CN=here",
-        ]);
-        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
-        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
-        openssl.args(["-keyout", &path("key"), "-out", &path("certificate")]);
-        if !openssl.output().is_ok_and(|output| output.status.success()) {
+        let (certificate, key) = (dir.path().join("certificate"), dir.path().join("key"));
+        if make_server("here", &certificate, &key).is_none() {
             crate::toy::skip(&"openssl is missing here");
             return None;
         }
@@ -528,11 +520,8 @@ impl Nginx {
             crate::toy::skip(&"nginx is missing here");
             return None;
         };
-        let end = std::time::Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(("127.0.0.1", http2)).is_err() {
-            assert!(std::time::Instant::now() < end, "nginx does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let listens = || std::net::TcpStream::connect(("127.0.0.1", http2)).is_ok();
+        eventually(20, listens, || "nginx does not listen");
         Some(Self {
             dir,
             process,

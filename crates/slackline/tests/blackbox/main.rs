@@ -21,6 +21,8 @@ mod cluster;
 mod command_line;
 mod continuous;
 mod database;
+#[path = "../../../host/tests/support/eventually.rs"]
+mod eventually;
 mod faults;
 mod fleet;
 mod guest;
@@ -34,6 +36,8 @@ mod load;
 mod machine;
 mod many;
 mod notify;
+#[path = "../../../block-server/tests/support/openssl.rs"]
+mod openssl;
 mod pictures;
 mod promises;
 mod promotions;

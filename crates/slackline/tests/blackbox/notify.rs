@@ -2,10 +2,10 @@
 //! local mail program.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::serve::{FakeClock, Server, toy};
 use crate::toy::{Toy, kill};
 
@@ -56,11 +56,7 @@ fn receiver(toy: &Toy, port: u16) -> Child {
 }
 
 fn wait(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(40);
-    while !is_so() {
-        assert!(Instant::now() < end, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually(40, is_so, || what);
 }
 
 #[test]

@@ -3,12 +3,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::api::{answer, header, status};
 use crate::continuous::read;
+use crate::eventually::eventually;
 use crate::serve::{Server, toy};
 use crate::toy::{Ended, FIRST, Toy, skip};
 
@@ -17,7 +18,8 @@ fn bearer(server: &Server<'_>) -> String {
 }
 
 /// An experiment of so many evaluations, each slow enough to be caught at it.
-fn slow_toy(evaluations: usize) -> Toy {
+/// A toy whose evaluations are slow enough to be caught at.
+pub(crate) fn slow_toy(evaluations: usize) -> Toy {
     let mut toy = toy();
     toy.load_after("sleep 0.05");
     toy.spec["budget"]["evaluations"] = json!(evaluations);
@@ -63,11 +65,8 @@ fn the_client_of_the_manual_waits_through_a_restart_of_the_server() {
     let mut client = client_of_manual(&toy);
     let client = client.stdout(Stdio::piped()).stderr(Stdio::piped());
     let client = client.spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
-    while server.get("/experiments")[0]["state"] != "running" {
-        assert!(Instant::now() < end, "nothing runs");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let runs = || server.get("/experiments")[0]["state"] == "running";
+    eventually(20, runs, || "nothing runs");
     server.kill();
     // Longer than the client waits between two requests.
     std::thread::sleep(Duration::from_secs(3));
@@ -199,11 +198,8 @@ pub(crate) fn says_trouble(
     page: impl Fn(&str) -> String,
 ) {
     let until = |what: &str, text: &dyn Fn() -> String| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !text().contains(trouble) {
-            assert!(Instant::now() < end, "{what}: {}", text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let says_so = || text().contains(trouble);
+        eventually(10, says_so, || format!("{what}: {}", text()));
     };
     let id = id.to_string();
     for arguments in [&["ls"][..], &["show", &id]] {
@@ -225,11 +221,7 @@ fn a_second_server_waits_for_the_first() {
     assert_eq!(second.page("/"), address);
     let messages = || read(&toy, "serve.stderr");
     let until = |text: &str| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !messages().contains(text) {
-            assert!(Instant::now() < end, "{text}: {}", messages());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(10, || messages().contains(text), &messages);
     };
     until(
         "commands reach that one. This server waits until the other one ends, then takes over at http://127.0.0.1:",
@@ -265,11 +257,8 @@ fn a_second_server_waits_for_the_first() {
         "{listed}"
     );
     let second = Server::start(&toy);
-    let end = Instant::now() + Duration::from_secs(10);
-    while messages().matches("then takes over at").count() < 2 {
-        assert!(Instant::now() < end, "{}", messages());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let waits = || messages().matches("then takes over at").count();
+    eventually(10, || waits() >= 2, &messages);
     first.kill();
     until("commands reach this server now\n");
     assert_ne!(second.page("/"), address);
@@ -301,11 +290,8 @@ fn the_log_says_what_was_recovered_after_a_kill() {
     server.kill();
     let server = Server::start(&toy);
     let said = "experiment 1 (toy) was running when the last server ended: it goes on";
-    let end = Instant::now() + Duration::from_secs(20);
-    while !read(&toy, "serve.stderr").contains(said) {
-        assert!(Instant::now() < end, "{}", read(&toy, "serve.stderr"));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let messages = || read(&toy, "serve.stderr");
+    eventually(20, || messages().contains(said), &messages);
     server.does(&["stop", &id.to_string()]).with_code(0);
 }
 

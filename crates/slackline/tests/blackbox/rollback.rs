@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::continuous::{attached_once, is_promoted, read, wait_until};
+use crate::eventually::eventually;
 use crate::serve::{Server, toy};
 use crate::toy::{Ended, FIRST, Toy};
 
@@ -206,18 +207,12 @@ fn is_rolled_back_on_a_full_disk(
     assert!(shown["promotion"].is_null(), "{shown}");
     drop(file);
     std::fs::remove_file(&filler).unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
     let is_promoted = |it: &serde_json::Value| it["id"] == id && it["promoted"] == true;
-    while server
-        .get("/experiments")
-        .as_array()
-        .unwrap()
-        .iter()
-        .any(is_promoted)
-    {
-        assert!(Instant::now() < end, "the store is not told");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let is_told = || {
+        let all = server.get("/experiments");
+        !all.as_array().unwrap().iter().any(is_promoted)
+    };
+    eventually(20, is_told, || "the store is not told");
     let shown = server.wait_for(id, &["done", "paused"]);
     assert_eq!(shown["promoted"], false, "{shown}");
     goes_on(&server);

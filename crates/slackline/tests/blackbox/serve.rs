@@ -8,6 +8,8 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use crate::continuous::{attached_once, read};
+use crate::eventually::{eventually, found_within};
+use crate::promises::slow_toy;
 use crate::toy::{Ended, FIRST, Toy, kill, through};
 
 /// A running server, which is killed with the test.
@@ -156,28 +158,22 @@ impl<'a> Server<'a> {
 
     /// Waits until an experiment is in one of these states.
     pub(crate) fn wait_for(&self, id: i64, states: &[&str]) -> Value {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
+        found_within(60, || {
             let shown = self.get(&format!("/experiments/{id}"));
-            if states.contains(&shown["state"].as_str().unwrap()) {
-                return shown;
+            match states.contains(&shown["state"].as_str().unwrap()) {
+                true => Ok(shown),
+                false => Err(format!("waited for {states:?}: {shown}")),
             }
-            assert!(Instant::now() < end, "waited for {states:?}: {shown}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        })
     }
 
     /// Waits until an evaluation is measured, and returns its number.
     pub(crate) fn wait_for_evaluation(&self, id: i64) -> u64 {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
+        found_within(20, || {
             let shown = self.get(&format!("/experiments/{id}"));
-            if let Some(number) = shown["progress"]["evaluation"].as_u64() {
-                return number;
-            }
-            assert!(Instant::now() < end, "nothing is measured: {shown}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let number = shown["progress"]["evaluation"].as_u64();
+            number.ok_or_else(|| format!("nothing is measured: {shown}"))
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -359,10 +355,7 @@ fn an_earlier_report_that_is_gone_keeps_nobody_from_the_rollback() {
 
 #[test]
 fn an_experiment_is_paused_changed_resumed_and_promoted() {
-    let mut toy = toy();
-    // Slow enough to be caught at it.
-    toy.load_after("sleep 0.05");
-    toy.spec["budget"]["evaluations"] = json!(4);
+    let toy = slow_toy(4);
     let server = Server::start(&toy);
     let id = server.create();
     let text = id.to_string();
@@ -432,9 +425,17 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .with_code(0)
         .saying(&["rolled back: ", " = 50"]);
     assert_eq!(toy.knob(), FIRST);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after a promotion and a rollback");
+}
 
-    // What was verified stands until something else has been.
-    does(&["budget", &text, "--evaluations", &(done + 9).to_string()])
+/// An experiment with a verified improvement, which was stopped when it searched again.
+fn stopped(server: &Server<'_>) -> String {
+    let id = server.improved();
+    let text = id.to_string();
+    let does = |arguments: &[&str]| server.does(arguments);
+    let verified = server.get(&format!("/experiments/{id}"));
+    does(&["budget", &text, "--evaluations", "13"])
         .with_code(0)
         .saying(&["is done: `slackline experiments resume"]);
     does(&["resume", &text]).with_code(0);
@@ -444,10 +445,20 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .saying(&["is running"]);
     does(&["stop", &text]).with_code(0);
     let stopped = server.wait_for(id, &["stopped"]);
+    // What was verified stands until something else has been.
     assert_eq!(
         (&stopped["finding"], &stopped["sentence"]),
-        (&json!("improvement"), &again["sentence"])
+        (&json!("improvement"), &verified["sentence"])
     );
+    text
+}
+
+#[test]
+fn what_was_verified_is_promoted_after_a_stop_and_rolled_back_once() {
+    let toy = slow_toy(4);
+    let server = Server::start(&toy);
+    let text = stopped(&server);
+    let does = |arguments: &[&str]| server.does(arguments);
     does(&["promote", &text]).with_code(0);
     assert_ne!(toy.knob(), FIRST);
     does(&["rollback", &text]).with_code(0);
@@ -456,12 +467,21 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         "nothing of experiment ",
         " is in force: there is nothing to roll back",
     ]);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after a stop");
+}
 
+#[test]
+fn an_experiment_is_forked_exported_imported_and_deleted() {
+    let toy = slow_toy(4);
+    let server = Server::start(&toy);
+    let text = stopped(&server);
+    let does = |arguments: &[&str]| server.does(arguments);
     let fork = does(&["fork", &text]).with_code(0).stdout.trim().to_owned();
     let forked = server.wait_for(fork.parse().unwrap(), &["done", "failed"]);
     assert_eq!(
         (&forked["state"], &forked["parent"]),
-        (&json!("done"), &json!(id)),
+        (&json!("done"), &json!(text.parse::<i64>().unwrap())),
         "{forked}"
     );
 
@@ -659,14 +679,7 @@ fn what_a_killed_run_left_is_undone_before_a_promotion() {
     let leave_behind = |contents: &str| {
         std::fs::write(&other, contents).unwrap();
         // The server lets go of the journal a moment after what it did is seen.
-        let end = Instant::now() + Duration::from_secs(20);
-        let mut journal = loop {
-            match host::Journal::open(&toy.path("state")) {
-                Ok(journal) => break journal,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let mut journal = found_within(20, || host::Journal::open(&toy.path("state")));
         let knob = host::Knob::File(other.clone());
         journal.write(&roots, &knob, "7").unwrap();
     };
@@ -751,15 +764,11 @@ fn a_full_disk_is_waited_out() {
     let filler = state.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
-    let end = Instant::now() + Duration::from_secs(30);
     let is_in_trouble = || {
         let failed = server.get(&format!("/experiments/{id}"))["state"] == "failed";
         failed || !server.get("/host")["trouble"].is_null()
     };
-    while !is_in_trouble() {
-        assert!(Instant::now() < end, "nobody noticed that the disk is full");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(30, is_in_trouble, || "nobody noticed that the disk is full");
     assert_eq!(toy.knob(), FIRST, "everything is restored");
     if let Some(trouble) = server.get("/status")["trouble"].as_str() {
         let begin = trouble.split(['"', '\'']).next().unwrap();
@@ -773,13 +782,9 @@ fn a_full_disk_is_waited_out() {
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     // Where only the undo journal found no room, the experiment has failed and says so.
-    while server
-        .does(&["budget", &id.to_string(), "--evaluations", "5"])
-        .code
-        != 0
-    {
-        assert!(Instant::now() < end, "the store does not come back");
-    }
+    let number = id.to_string();
+    let is_back = || server.does(&["budget", &number, "--evaluations", "5"]).code == 0;
+    eventually(30, is_back, || "the store does not come back");
     let _ = server.does(&["resume", &id.to_string()]);
     let shown = server.wait_for(id, &["done"]);
     assert!(shown["evaluations"].as_u64().unwrap() >= 5, "{shown}");

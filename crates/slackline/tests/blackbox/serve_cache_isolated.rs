@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::eventually::eventually;
 use crate::serve_cache::{Wire, XDP_SERVER, signal};
 
 /// What `--settings` leaves to the application's main thread: `CAP_DAC_READ_SEARCH`.
@@ -46,14 +47,7 @@ impl Server {
     /// Waits until both processes have ended. Gives the application's exit code, and what it said.
     fn wait(mut self) -> (Option<i32>, String) {
         let code = self.application.wait().unwrap().code();
-        let began = Instant::now();
-        while runs(self.stack) {
-            assert!(
-                began.elapsed() < Duration::from_secs(5),
-                "the stack runs on"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually(5, || !runs(self.stack), || "the stack runs on");
         let mut said = String::new();
         self.messages.read_to_string(&mut said).unwrap();
         (code, said)

@@ -3,10 +3,11 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::eventually::eventually;
 
 /// The variable that marks every process which descends from a toy's command.
 const MARK: &str = "SLACKLINE_TEST_TOY";
@@ -144,11 +145,14 @@ impl Toy {
 
     /// Waits for a file that the load generator makes.
     pub(crate) fn wait_for(&self, name: &str) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !self.path(name).exists() {
-            assert!(Instant::now() < end, "{name} did not appear");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_there = || self.path(name).exists();
+        eventually(20, is_there, || format!("{name} did not appear"));
+    }
+
+    /// Waits until none of this toy's processes is left: what is killed is not yet gone.
+    pub(crate) fn wait_for_end(&self, context: &str) {
+        let left = || format!("{context}: {:?}", self.processes());
+        eventually(5, || self.processes().is_empty(), left);
     }
 
     /// Processes that descend from this toy's commands, however they were orphaned.

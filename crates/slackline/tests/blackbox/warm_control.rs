@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::toy::{Ended, Toy};
 
 /// Writes a line for each start, and its pid.
@@ -143,20 +143,14 @@ fn after_a_kill_or_a_signal_no_control_is_left_and_the_search_goes_on() {
         tune.arg(&file).stdout(Stdio::null()).stderr(Stdio::null());
         let mut tune = tune.spawn().unwrap();
         let loads = || std::fs::read_to_string(toy.path("loads")).unwrap_or_default();
-        let end = Instant::now() + Duration::from_secs(60);
-        while loads().lines().count() < 20 {
-            assert!(Instant::now() < end, "too few loads");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let are_enough = || loads().lines().count() >= 20;
+        eventually(60, are_enough, || "too few loads");
         kill_process(Pid::from_child(&tune), signal).unwrap();
         tune.wait().unwrap();
         if signal == Signal::KILL {
             toy.restore().with_code(0);
             // Killed is not yet gone.
-            let end = Instant::now() + Duration::from_secs(5);
-            while !toy.processes().is_empty() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            toy.wait_for_end(report);
         }
         toy.assert_clean(report);
         let earlier = toy.path("earlier.json");

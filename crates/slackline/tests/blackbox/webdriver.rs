@@ -4,15 +4,17 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::eventually::{eventually, found_within};
 
 /// The key under which WebDriver names an element (section 11).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// How long a page is given to show something: a model is fitted within it on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_S: u64 = 60;
 
 pub(crate) struct Browser {
     driver: Child,
@@ -64,14 +66,7 @@ impl Browser {
             "goog:loggingPrefs": { "browser": "ALL" },
             "unhandledPromptBehavior": "accept",
         } } });
-        let end = Instant::now() + PATIENCE;
-        let answer = loop {
-            match browser.ask("POST", "", &wanted) {
-                Ok(answer) => break answer,
-                Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(100)),
-                Err(error) => panic!("no session: {error}"),
-            }
-        };
+        let answer = found_within(PATIENCE_S, || browser.ask("POST", "", &wanted));
         let id = answer["sessionId"].as_str().unwrap().to_owned();
         browser.session = format!("{}/{id}", browser.session);
         // A window has a least width; a screen has not.
@@ -164,15 +159,12 @@ impl Browser {
 
     /// Waits until a script's expression is true.
     pub(crate) fn wait(&self, expression: &str) {
-        let end = Instant::now() + PATIENCE;
-        while self.run(&format!("return Boolean({expression})")) != json!(true) {
-            assert!(
-                Instant::now() < end,
-                "waited for {expression} on a page that says: {}",
-                self.run("return document.body.innerText")
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let script = format!("return Boolean({expression})");
+        let what = || {
+            let page = self.run("return document.body.innerText");
+            format!("waited for {expression} on a page that says: {page}")
+        };
+        eventually(PATIENCE_S, || self.run(&script) == json!(true), what);
     }
 
     fn find(&self, selector: &str) -> Result<String, String> {
@@ -187,17 +179,12 @@ impl Browser {
     /// Clicks as a person does: what is hidden or covered cannot be clicked. A live part may be
     /// replaced meanwhile.
     pub(crate) fn click(&self, selector: &str) {
-        let end = Instant::now() + PATIENCE;
-        loop {
+        found_within(PATIENCE_S, || {
             let clicked = self.find(selector).and_then(|element| {
                 self.ask("POST", &format!("/element/{element}/click"), &json!({}))
             });
-            match clicked {
-                Ok(_) => return,
-                Err(error) => assert!(Instant::now() < end, "{selector}: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            clicked.map_err(|error| format!("{selector}: {error}"))
+        });
     }
 
     /// Drags the mouse from one place of an element to another: shares of its width and height. A

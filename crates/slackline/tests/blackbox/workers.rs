@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Part};
+use crate::eventually::eventually;
 
 /// What happens, how often compared with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -218,12 +219,14 @@ fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
         return;
     };
     let wait_for = |holds: &dyn Fn() -> bool, what: &str, cluster: &Cluster| {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !holds() {
-            let (worker, serve) = (cluster.log("w0.log"), cluster.log("serve.log"));
-            assert!(Instant::now() < end, "{what}:\n{worker}\n{serve}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let logs = || {
+            format!(
+                "{what}:\n{}\n{}",
+                cluster.log("w0.log"),
+                cluster.log("serve.log")
+            )
+        };
+        eventually(20, holds, logs);
     };
     let workers = |cluster: &Cluster| cluster.get("/workers")["workers"].clone();
     let is_there = || workers(&cluster)[0]["name"] == "w0";

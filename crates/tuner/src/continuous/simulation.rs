@@ -370,7 +370,7 @@ impl Ledger for Memory {
 
     fn note(&mut self, event: &LedgerEvent<'_>) -> Result<(), TunerError> {
         match event {
-            LedgerEvent::Ended(record) => {
+            LedgerEvent::Ended { record, .. } => {
                 let mut record = (*record).clone();
                 record.blocks.clear();
                 self.kept.evaluations.push(record);

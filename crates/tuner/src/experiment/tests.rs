@@ -11,7 +11,9 @@ objective = { metric = "cpu_s_per_request" }
 search = { strategy = "random" }
 "#;
     let roots = host::Roots::default();
-    crate::spec::check(text.into(), "simulated.toml".as_ref(), &roots).unwrap()
+    crate::spec::context(&roots)
+        .check(text.into(), "simulated.toml".as_ref())
+        .unwrap()
 }
 
 /// Evaluations as they end, on hosts.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use host::HostError;
+use paired_stats::abba;
 
 use super::active_side::ActiveSide;
 use super::{Ending, Live};
@@ -130,11 +131,9 @@ impl Live<'_> {
         let start_s = self.elapsed_s();
         let block_s = self.spec.written().evaluation.block_s;
         let parallel = self.spec.target().pairing == Pairing::Parallel;
-        // A B, B A, A B, …: a linear drift favours nobody over any two blocks.
-        let order = match (parallel, index.is_multiple_of(2)) {
-            (true, _) => SideOrder::Parallel,
-            (false, true) => SideOrder::ControlFirst,
-            (false, false) => SideOrder::ExperimentFirst,
+        let order = match parallel {
+            true => SideOrder::Parallel,
+            false => SideOrder::in_turns(index),
         };
         let mut measured = BTreeMap::new();
         if parallel {
@@ -142,13 +141,9 @@ impl Live<'_> {
             let metrics = self.load(&Side::BOTH, block_s)?;
             measured.extend([0, 1].into_iter().zip(metrics));
         } else {
-            let mut sides = Side::BOTH;
-            if order == SideOrder::ExperimentFirst {
-                sides.reverse();
-            }
             // Two blocks in one order, then two with the CPUs exchanged.
             self.swap_cpus(index / 2)?;
-            for side in sides {
+            for side in abba(index, Side::BOTH) {
                 self.switch(side)?;
                 let metrics = self.load(&[side], block_s)?;
                 measured.extend([side.index()].into_iter().zip(metrics));

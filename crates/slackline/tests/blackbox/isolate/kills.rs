@@ -8,6 +8,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::Value;
 
 use super::{Bench, Group, signal};
+use crate::eventually::eventually;
 use crate::toy::{Ended, kill};
 
 /// In CI: each kill of a controller once. The other ends have tests of their own.
@@ -141,15 +142,14 @@ fn whatever_dies_everything_is_as_it_was() {
         // Until then batch work may be off, on, or growing.
         let pause = Duration::from_millis(chance.random_range(0..3000));
         slowest = slowest.max(once(&bench, &work, &service, victim, pause));
-        let end = Instant::now() + Duration::from_secs(30);
-        while (settings(&service), settings(&work)) != before {
-            assert!(
-                Instant::now() < end,
+        let now = || (settings(&service), settings(&work));
+        let what = || {
+            format!(
                 "after {done} kills and {victim:?}: {:?} is not {before:?}",
-                (settings(&service), settings(&work))
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+                now()
+            )
+        };
+        eventually(30, || now() == before, what);
         done += 1;
     }
     eprintln!("{done} kills; without data or service, batch work was off within {slowest:.1?}");

@@ -3,11 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::{Bench, signal};
+use crate::eventually::eventually;
 use crate::toy::kill;
 
 #[test]
@@ -42,11 +42,8 @@ fn a_port_that_nobody_listens_on_and_a_source_that_never_answers_are_no_data() {
     }
     // A controller that is killed can end nothing itself.
     let mut child = bench.start();
-    let end = Instant::now() + Duration::from_secs(20);
-    while !bench.has_process("sleep 15") {
-        assert!(Instant::now() < end, "the source does not run");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let runs = || bench.has_process("sleep 15");
+    eventually(20, runs, || "the source does not run");
     kill([&mut child]);
     bench.assert_no_process("sleep 15");
     bench.assert_restored();

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use relayout::{
     Drive, Driver, ManifestStore, Process, ProfilingOptions, RelayoutError, Session, drive,
@@ -17,6 +17,7 @@ use relayout::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::eventually::{eventually, found_within};
 use crate::toy::{Ended, Toy, skip};
 
 /// `nobody` of Debian.
@@ -139,11 +140,8 @@ impl Program {
     /// It works: until it has done so many more.
     pub(super) fn wait_for_rounds(&mut self, count: u64) {
         let before = self.rounds();
-        let give_up = Instant::now() + Duration::from_secs(10);
-        while self.rounds() < before + count {
-            assert!(Instant::now() < give_up, "it stands still");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let goes_on = || self.rounds() >= before + count;
+        eventually(10, goes_on, || "it stands still");
     }
 
     /// `start` leaves it alone, says why, and so does `status`.
@@ -184,11 +182,10 @@ impl Program {
     /// Where a thread waits for a CPU inside moved code its memory stays for now.
     pub(super) fn roll_back_the_rest(&self, toy: &Toy) {
         let process = Process::open(self.pid).unwrap();
-        let give_up = Instant::now() + Duration::from_secs(20);
-        while has_code_cache(&process) {
-            let ended = roll_back_all(toy);
-            assert!(Instant::now() < give_up, "{}", ended.stdout);
-        }
+        found_within(20, || match has_code_cache(&process) {
+            true => Err(roll_back_all(toy).stdout),
+            false => Ok(()),
+        });
     }
 
     pub(super) fn quit(mut self) {

@@ -5,12 +5,12 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use relayout::{ManifestStore, Process, ProcessState, RelayoutStatus};
 use serde_json::Value;
 
 use super::faults::{Program, as_str, is_root};
+use crate::eventually::eventually;
 use crate::toy::{Ended, Toy};
 
 fn lay_out(toy: &Toy, program: &Program) {
@@ -167,12 +167,8 @@ fn a_watch_leaves_an_idle_process_alone_whatever_was_kept_of_it() {
     let mut start = toy.slackline(&["relayout", "start", "--pid", &pid, "--every-s", "1"]);
     start.stdout(Stdio::null()).stderr(Stdio::piped());
     let watch = start.spawn().unwrap();
-    let give_up = Instant::now() + Duration::from_secs(60);
     let status = || Ended::of(toy.slackline(&["relayout", "status"])).stdout;
-    while !status().contains("idle: it uses") {
-        assert!(Instant::now() < give_up, "{}", status());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    eventually(60, || status().contains("idle: it uses"), &status);
     assert!(!is_laid_out(&program));
     Ended::of(toy.slackline(&["relayout", "stop"])).with_code(0);
     let ended = watch.wait_with_output().unwrap();
@@ -200,11 +196,7 @@ fn a_stop_ends_everybody_who_watches() {
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("watcher"))
             .count()
     };
-    let end = Instant::now() + Duration::from_secs(20);
-    while files() < 2 {
-        assert!(Instant::now() < end, "they do not begin");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually(20, || files() == 2, || "they do not begin");
     Ended::of(toy.slackline(&["relayout", "stop"]))
         .with_code(0)
         .saying(&["Stopped"]);

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::faults::{Program, is_root};
+use crate::eventually::found_within;
 use crate::toy::{Ended, Toy};
 
 /// Counts CPU time of the process as units of work, twice in every layout but the original: so
@@ -116,17 +116,15 @@ impl Drop for WatchProcess {
 
 /// Waits until this holds of the only process.
 fn wait_until(toy: &Toy, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let give_up = Instant::now() + Duration::from_secs(300);
-    loop {
+    found_within(300, || {
         let status = Ended::of(toy.slackline(&["relayout", "status", "--json"])).stdout;
         let printed: Value = serde_json::from_str(&status).unwrap_or_default();
         let process = &printed["processes"][0];
-        if holds(process) {
-            return process.clone();
+        match holds(process) {
+            true => Ok(process.clone()),
+            false => Err(format!("{what}: {process}")),
         }
-        assert!(Instant::now() < give_up, "{what}: {process}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    })
 }
 
 #[test]
