@@ -12,6 +12,7 @@ mod row;
 mod search;
 mod servers;
 mod steal;
+mod ways;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -32,7 +33,8 @@ bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   uring (settings of the io_uring backend), copies (answers of 64 KiB on io_uring, sent with and
   without a copy), steered (echo, with the kernel's receive work of each side
   on that side's CPU), million (1,000,000 connections, held for --hold seconds in the last round: 600);
-  all by default. The JSON file keeps the parts that do not run
+  all by default. Only if named: ways-uring, ways-xdp and ways-million (more ways to goals that were
+  missed). The JSON file keeps the parts that do not run
 ";
 const PARTS: [&str; 10] = [
     "echo",
@@ -46,6 +48,8 @@ const PARTS: [&str; 10] = [
     "steered",
     "million",
 ];
+/// Parts that run if they are named: settings that no server of `slackline` has.
+const WAYS: [&str; 3] = ["ways-uring", "ways-xdp", "ways-million"];
 /// The servers' namespace, for the bench itself, which runs in the client's.
 const SERVER_NAMESPACE: &str = "SLACKLINE_BENCH_SERVERS";
 
@@ -58,7 +62,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "--rounds" => rounds = number().context(USAGE)?,
             "--seconds" => seconds = u32::try_from(number().context(USAGE)?)?,
             "--hold" => hold_s = u32::try_from(number().context(USAGE)?)?,
-            part if PARTS.contains(&part) => parts.push(part),
+            part if PARTS.contains(&part) || WAYS.contains(&part) => parts.push(part),
             _ => bail!("{USAGE}"),
         }
     }
@@ -95,6 +99,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "uring" => bench.uring(),
             "copies" => bench.copies(),
             "steered" => bench.steered()?,
+            "ways-uring" => bench.ways_uring(),
+            "ways-xdp" => bench.ways_xdp(),
+            "ways-million" => bench.ways_million(),
             _ => bench.million()?,
         }
         let text = serde_json::to_string_pretty(&bench.rows)?;

@@ -37,12 +37,12 @@ fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
 /// The server with which the others of its part are compared.
 fn control(part: &str) -> &'static str {
     match part {
-        "echo" | "tail" | "steered" => "epoll-spin",
-        "cache" | "objective" => "memcached",
+        "echo" | "tail" | "steered" | "ways-uring" => "epoll-spin",
+        "cache" | "objective" | "ways-xdp" => "memcached",
         "isolated" => "one process",
         "uring" => "as it is",
         "copies" => "copied",
-        "million" => super::million::CONTROL,
+        "million" | "ways-million" => super::million::CONTROL,
         _ => "bound 64",
     }
 }
