@@ -29,7 +29,8 @@ const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
-  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not),
+  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not; on a
+  CPU of its own, too, where there are three),
   uring (settings of the io_uring backend), copies (answers of 64 KiB on io_uring, sent with and
   without a copy), steered (echo, with the kernel's receive work of each side
   on that side's CPU), million (1,000,000 connections, held for --hold seconds in the last round: 600);
