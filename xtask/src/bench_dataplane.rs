@@ -1,8 +1,9 @@
 //! `cargo xtask bench dataplane`: the runtime and the cache beside their peers, one core each for
 //! server and client, all servers in turns. Server and client are in network namespaces with a veth
 //! pair between them, and the client's connections are AF_XDP's for every server, so that the
-//! client costs the same for all. Writes `docs/results/dataplane.json` and a picture.
+//! client costs the same for all. Writes `docs/results/dataplane.json` and pictures.
 
+mod curve;
 mod measure;
 mod million;
 mod parts;
@@ -29,6 +30,7 @@ const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
+  curve (latency of caches against the load, and its picture),
   batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not; on a
   CPU of its own, too, where there are three),
   uring (settings of the io_uring backend), copies (answers of 64 KiB on io_uring, sent with and
@@ -37,11 +39,12 @@ bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   all by default. Only if named: ways-uring, ways-xdp and ways-million (more ways to goals that were
   missed). The JSON file keeps the parts that do not run
 ";
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "echo",
     "tail",
     "cache",
     "objective",
+    "curve",
     "batch",
     "isolated",
     "uring",
@@ -95,6 +98,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "tail" => bench.tail()?,
             "cache" => bench.cache(),
             "objective" => bench.objective(),
+            "curve" => bench.curve()?,
             "batch" => bench.batch()?,
             "isolated" => bench.isolated()?,
             "uring" => bench.uring(),
@@ -109,6 +113,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         std::fs::write(&json, text + "\n")?;
     }
     std::fs::write(results.join("dataplane.svg"), report::picture(&bench.rows))?;
+    if let Some(svg) = curve::picture(&bench.rows) {
+        std::fs::write(results.join("dataplane-cache.svg"), svg)?;
+    }
     print!("{}", report::table(&bench.rows));
     Ok(ExitCode::SUCCESS)
 }
