@@ -89,6 +89,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         rounds,
         seconds,
         hold_s,
+        client_frames: None,
         rows,
     };
     for part in parts {

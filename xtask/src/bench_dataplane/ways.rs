@@ -66,12 +66,16 @@ impl Bench {
                 cache(&format!("FRAMES=1024 CHECKSUMS=device {large}")),
             ),
         ];
-        for shape in ["memtier", "etc"] {
-            let load = format!("{shape}, 64 connections");
-            self.compare("ways-xdp", &load, &servers, |bench, _| {
-                bench.load(shape, 64, 0.0).map(Some)
-            });
+        for (frames, client) in [(None, ""), (Some(1024), ", client with 1,024 frames")] {
+            self.client_frames = frames;
+            for shape in ["memtier", "etc"] {
+                let load = format!("{shape}, 64 connections{client}");
+                self.compare("ways-xdp", &load, &servers, |bench, _| {
+                    bench.load(shape, 64, 0.0).map(Some)
+                });
+            }
         }
+        self.client_frames = None;
     }
 
     /// A million connections with other settings of client and server.
