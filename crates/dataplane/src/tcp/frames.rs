@@ -20,8 +20,8 @@ pub trait FrameSink {
         false
     }
 
-    /// As [`FrameSink::send`], for a frame whose segment begins at `tcp_start` and has an unfinished
-    /// checksum. Only for sinks that complete it.
+    /// As [`FrameSink::send`], for a frame whose segment begins at `tcp_start` and has an
+    /// unfinished checksum. Only for sinks that complete it.
     fn send_unfinished(&mut self, length: usize, tcp_start: usize) {
         let _ = tcp_start;
         self.send(length);
