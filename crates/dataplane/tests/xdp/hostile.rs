@@ -1,5 +1,5 @@
-//! Frames that no honest peer sends, from the client's side of the wire, while Linux's TCP exchanges
-//! data with the same server.
+//! Frames that no honest peer sends, from the client's side of the wire, while Linux's own TCP
+//! exchanges data with the same server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
