@@ -332,6 +332,30 @@ fn several_cores_serve_several_queues_until_they_are_killed() {
 }
 
 #[test]
+fn missing_privileges_are_named_and_change_nothing() {
+    let Some(wire) = Wire::new("less") else {
+        return;
+    };
+    let before = wire.link();
+    for (arguments, message) in [
+        (
+            &["--net", "xdp:eth0", "--listen", XDP_SERVER][..],
+            "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_IPC_LOCK",
+        ),
+        (&["--listen", "10.79.0.2:80"], "10.79.0.2:80"),
+    ] {
+        let program = env!("CARGO_BIN_EXE_slackline");
+        let mut command = vec!["setpriv", "--bounding-set", "-all", program, "serve-cache"];
+        command.extend(arguments);
+        let output = wire.inside(&wire.server, &command).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
+        assert_eq!(wire.link(), before, "{arguments:?}");
+    }
+}
+
+#[test]
 fn what_an_interface_cannot_be_used_for_is_named() {
     let Some(wire) = Wire::new("bad") else { return };
     for (arguments, message) in [
