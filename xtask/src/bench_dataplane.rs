@@ -2,8 +2,9 @@
 //! server and client, all servers in turns. Server and client are in network namespaces with a veth
 //! pair between them, and the client's connections are AF_XDP's for every server, so that the
 //! client costs the same for all. They run before all else on the machine. Writes
-//! `docs/results/dataplane.json` and a picture.
+//! `docs/results/dataplane.json` and pictures.
 
+mod curve;
 mod measure;
 mod million;
 mod parts;
@@ -14,6 +15,7 @@ mod row;
 mod search;
 mod servers;
 mod steal;
+mod ways;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -31,17 +33,21 @@ const USAGE: &str = "\
 bench dataplane [PART…] [--rounds N] [--seconds N] [--hold SECONDS]
   parts: echo (64, 1,000 and 10,000 connections), tail (25, 50 and 75 % of epoll's maximum),
   cache (memcached and Redis, closed loop), objective (the highest rate with p99 at most 500 µs),
-  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not),
+  curve (latency of caches against the load, and its picture),
+  batch (a bound of 1, 64, adaptive), isolated (the TCP stack in a process of its own, and not; on a
+  CPU of its own, too, where there are three),
   uring (settings of the io_uring backend), copies (answers of 64 KiB on io_uring, sent with and
   without a copy), steered (echo, with the kernel's receive work of each side
   on that side's CPU), million (1,000,000 connections, held for --hold seconds in the last round: 600);
-  all by default. The JSON file keeps the parts that do not run
+  all by default. Only if named: ways-uring, ways-xdp and ways-million (more ways to goals that were
+  missed). The JSON file keeps the parts that do not run
 ";
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "echo",
     "tail",
     "cache",
     "objective",
+    "curve",
     "batch",
     "isolated",
     "uring",
@@ -49,6 +55,8 @@ const PARTS: [&str; 10] = [
     "steered",
     "million",
 ];
+/// Parts that run if they are named: settings that no server of `slackline` has.
+const WAYS: [&str; 3] = ["ways-uring", "ways-xdp", "ways-million"];
 /// The servers' namespace, for the bench itself, which runs in the client's.
 const SERVER_NAMESPACE: &str = "SLACKLINE_BENCH_SERVERS";
 
@@ -61,7 +69,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "--rounds" => rounds = number().context(USAGE)?,
             "--seconds" => seconds = u32::try_from(number().context(USAGE)?)?,
             "--hold" => hold_s = u32::try_from(number().context(USAGE)?)?,
-            part if PARTS.contains(&part) => parts.push(part),
+            part if PARTS.contains(&part) || WAYS.contains(&part) => parts.push(part),
             _ => bail!("{USAGE}"),
         }
     }
@@ -84,6 +92,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         rounds,
         seconds,
         hold_s,
+        client_frames: None,
         rows,
     };
     for part in parts {
@@ -93,17 +102,24 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             "tail" => bench.tail()?,
             "cache" => bench.cache(),
             "objective" => bench.objective(),
+            "curve" => bench.curve()?,
             "batch" => bench.batch()?,
             "isolated" => bench.isolated()?,
             "uring" => bench.uring(),
             "copies" => bench.copies(),
             "steered" => bench.steered()?,
+            "ways-uring" => bench.ways_uring(),
+            "ways-xdp" => bench.ways_xdp(),
+            "ways-million" => bench.ways_million(),
             _ => bench.million()?,
         }
         let text = serde_json::to_string_pretty(&bench.rows)?;
         std::fs::write(&json, text + "\n")?;
     }
     std::fs::write(results.join("dataplane.svg"), report::picture(&bench.rows))?;
+    if let Some(svg) = curve::picture(&bench.rows) {
+        std::fs::write(results.join("dataplane-cache.svg"), svg)?;
+    }
     print!("{}", report::table(&bench.rows));
     Ok(ExitCode::SUCCESS)
 }

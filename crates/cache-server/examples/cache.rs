@@ -2,12 +2,16 @@
 //! [INTERFACE] [STACK_CPU]`. With INTERFACE its connections are AF_XDP's. With STACK_CPU the TCP
 //! stack is a process of its own, on that CPU. `slackline serve-cache` is the same with all
 //! options.
+//!
+//! Settings to be measured come from the environment: `BATCH`, `OBJECTIVE_US`, `ZERO_COPY` (bytes),
+//! and on AF_XDP `FRAMES` of each direction, `CHECKSUMS=device` and `PAGES=large`.
 
 use std::time::Duration;
 
 use cache_server::launch::{CacheOptions, Isolation, Network, serve, serve_stack};
 use cache_server::settings::CacheSettings;
 use dataplane::idle::IdlePolicy;
+use dataplane::xdp::SocketConfig;
 
 /// The last argument of the process of the TCP stack, which the server starts itself.
 const AS_STACK: &str = "as-stack";
@@ -17,6 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.first().map_or("127.0.0.1:11211", String::as_str);
     let mebibytes: usize = arguments.get(1).map_or(Ok(64), |text| text.parse())?;
     let is_spinning = arguments.get(3).is_some_and(|word| word == "spin");
+    let defaults = SocketConfig::default();
     let options = CacheOptions {
         network: match arguments.get(4) {
             Some(interface) => Network::Xdp {
@@ -66,6 +71,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .map(|from| from.parse())
             .transpose()?,
         submission_thread_idle: None,
+        xdp_socket: SocketConfig {
+            frames: std::env::var("FRAMES")
+                .map_or(Ok(defaults.frames), |count| count.parse())?,
+            leaves_checksums: std::env::var_os("CHECKSUMS").is_some(),
+            has_large_pages: std::env::var_os("PAGES").is_some(),
+            ..defaults
+        },
         is_sandboxed: true,
     };
     match arguments.last().is_some_and(|word| word == AS_STACK) {

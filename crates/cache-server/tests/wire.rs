@@ -6,6 +6,7 @@
 #[path = "../../dataplane/tests/support/shards.rs"]
 mod shards;
 
+use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -157,6 +158,81 @@ fn commands_have_memcacheds_answers() {
     );
     client.write_all(b"quit\r\n").unwrap();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
+    server.stop();
+}
+
+/// The answer to `stats` with an argument: names and values.
+fn stats(client: &mut TcpStream, argument: &str) -> HashMap<String, String> {
+    client
+        .write_all(format!("stats{argument}\r\n").as_bytes())
+        .unwrap();
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"END\r\n") {
+        client.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    let text = String::from_utf8(text).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("STAT "));
+    lines
+        .map(|line| {
+            let (name, value) = line.split_once(' ').unwrap();
+            (name.to_owned(), value.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn stats_count_what_was_done() {
+    let Some(server) = start(1, 64 << 20) else {
+        return;
+    };
+    let mut client = server.connect();
+    for (request, answer) in [
+        ("set a 0 0 1\r\n1\r\n", "STORED\r\n"),
+        ("get a b\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n"),
+        ("incr a 1\r\n", "2\r\n"),
+        ("decr b 1\r\n", "NOT_FOUND\r\n"),
+        ("touch a 100\r\n", "TOUCHED\r\n"),
+        ("cas a 0 0 1 99\r\n3\r\n", "EXISTS\r\n"),
+        ("delete b\r\n", "NOT_FOUND\r\n"),
+    ] {
+        exchange(&mut client, request.as_bytes(), answer.as_bytes());
+    }
+    let general = stats(&mut client, "");
+    for (name, value) in [
+        ("pid", std::process::id().to_string().as_str()),
+        ("curr_connections", "1"),
+        ("total_connections", "1"),
+        ("cmd_get", "2"),
+        ("cmd_set", "2"),
+        ("cmd_touch", "1"),
+        ("get_hits", "1"),
+        ("get_misses", "1"),
+        ("incr_hits", "1"),
+        ("decr_misses", "1"),
+        ("touch_hits", "1"),
+        ("cas_badval", "1"),
+        ("delete_misses", "1"),
+        ("curr_items", "1"),
+        ("limit_maxbytes", "67108864"),
+        ("threads", "1"),
+        // One request at a time.
+        ("batch_events_p50", "1"),
+        ("batch_bound", "64"),
+    ] {
+        let found = general.get(name).map(String::as_str);
+        assert_eq!(found, Some(value), "{name}");
+    }
+    for name in ["service_ns_p50", "service_ns_p99", "sojourn_ns_p99"] {
+        assert!(general[name].parse::<u64>().unwrap() > 0, "{name}");
+    }
+    assert_eq!(stats(&mut client, " settings")["maxbytes"], "67108864");
+    // The smallest size has the only item.
+    assert_eq!(stats(&mut client, " items")["items:1:number"], "1");
+    assert_eq!(stats(&mut client, " slabs")["1:used_chunks"], "1");
+    exchange(&mut client, b"stats reset\r\n", b"RESET\r\n");
+    exchange(&mut client, b"stats nonsense\r\n", b"ERROR\r\n");
     server.stop();
 }
 

@@ -36,7 +36,7 @@ fn by_xdp(words: &[String]) -> Result<(), Failure> {
     let interface = Interface::find(interface).map_err(Error::from)?;
     let address: SocketAddr = address.parse().map_err(|_| Failure::Usage)?;
     let config = XdpConfig {
-        socket: xdp::SOCKET,
+        socket: xdp::socket(),
         listen: vec![address],
         connections_max: 1 << 20,
         extra_addresses: Vec::new(),

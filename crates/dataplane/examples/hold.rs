@@ -345,7 +345,7 @@ fn main() -> Result<(), Failure> {
     let wanted = usize::try_from(connections)?;
     let interface = Interface::find(interface)?;
     let config = XdpConfig {
-        socket: xdp::SOCKET,
+        socket: xdp::socket(),
         listen: Vec::new(),
         connections_max: wanted + 1024,
         extra_addresses: sources(&interface, source_count)?,

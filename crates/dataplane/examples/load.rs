@@ -384,7 +384,7 @@ fn by_kernel(flows_max: usize) -> Result<Uring, Failure> {
 fn by_xdp(interface: &str, flows_max: usize) -> Result<XdpBackend, Failure> {
     let interface = Interface::find(interface)?;
     let config = XdpConfig {
-        socket: xdp::SOCKET,
+        socket: xdp::socket(),
         listen: Vec::new(),
         connections_max: flows_max,
         extra_addresses: Vec::new(),

@@ -24,6 +24,16 @@ impl Mapping {
         Mapping::new(length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
+    /// Anonymous memory in pages of 2 MiB, where the kernel has some to give.
+    pub(crate) fn in_large_pages(length: usize) -> Result<Mapping> {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapping = Mapping::map(length, kind, -1, 0)?;
+        // SAFETY: the range is the whole mapping, and the call changes none of its bytes. Where the
+        // kernel refuses, pages are as small as ever.
+        unsafe { libc::madvise(mapping.start.as_ptr().cast(), length, libc::MADV_HUGEPAGE) };
+        Ok(mapping)
+    }
+
     /// A ring of a socket.
     pub(crate) fn of_socket(socket: &OwnedFd, length: usize, offset: i64) -> Result<Mapping> {
         Mapping::new(length, libc::MAP_SHARED, socket.as_raw_fd(), offset)
@@ -34,9 +44,13 @@ impl Mapping {
         Mapping::new(length, libc::MAP_SHARED, file.as_raw_fd(), 0)
     }
 
+    /// The pages are there at once.
     fn new(length: usize, flags: c_int, fd: c_int, offset: i64) -> Result<Mapping> {
+        Mapping::map(length, flags | libc::MAP_POPULATE, fd, offset)
+    }
+
+    fn map(length: usize, flags: c_int, fd: c_int, offset: i64) -> Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = flags | libc::MAP_POPULATE;
         // SAFETY: a null address lets the kernel choose one, so no existing mapping is replaced.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) };
@@ -70,7 +84,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Mapping::new` with this length and is not used again.
+        // SAFETY: the mapping was made by `Mapping::map` with this length and is not used again.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

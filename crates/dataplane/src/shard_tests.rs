@@ -192,3 +192,93 @@ fn groups_move_one_resize_at_a_time() {
     }
     assert!(!plane.is_moving());
 }
+
+/// What happened, in order.
+type Log = Arc<std::sync::Mutex<Vec<&'static str>>>;
+
+fn note(log: &Log, what: &'static str) {
+    log.lock().unwrap().push(what);
+}
+
+/// A backend, and an application, that write down their calls. One event comes in each turn.
+struct Recorder {
+    log: Log,
+    calls: FakeCalls,
+}
+
+impl Backend for Recorder {
+    type Calls = FakeCalls;
+    type Transfer = ();
+
+    fn poll(&mut self, _bound: usize) -> Result<Polled, Error> {
+        note(&self.log, "poll");
+        Ok(Polled {
+            events: 1,
+            backlog: 0,
+        })
+    }
+    fn deliver(&mut self, handler: &mut impl FnMut(Event<'_>, &mut FakeCalls)) {
+        let flow = FlowId {
+            index: 0,
+            generation: 0,
+        };
+        handler(Event::Sent { flow }, &mut self.calls);
+    }
+    fn calls(&mut self) -> &mut FakeCalls {
+        &mut self.calls
+    }
+    fn flush(&mut self) -> Result<(), Error> {
+        note(&self.log, "flush");
+        Ok(())
+    }
+    fn sleep(&mut self, _timeout: Option<Duration>) -> Result<(), Error> {
+        note(&self.log, "sleep");
+        Ok(())
+    }
+    fn watch(&mut self, _wake: BorrowedFd<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn stop_listening(&mut self) {
+        note(&self.log, "command");
+    }
+    fn flows(&self) -> usize {
+        0
+    }
+    fn abort_all(&mut self) {}
+}
+
+impl Application for Log {
+    type FlowState = ();
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, _context: &mut Context<'_, C>) {
+        let is_timer = matches!(event, Event::Timer { .. });
+        note(self, if is_timer { "timer" } else { "event" });
+    }
+    fn on_batch_end<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        note(self, "batch ends");
+        context.set_timer(1, Duration::ZERO);
+    }
+    fn detach(&mut self, _flow: FlowId) {}
+    fn attach<C: Calls>(&mut self, _flow: FlowId, (): (), _context: &mut Context<'_, C>) {}
+}
+
+#[test]
+fn a_turn_has_its_steps_in_order() {
+    let log = Log::default();
+    let plane = Arc::new(Plane::new(1, 1).unwrap());
+    plane.drain(Duration::from_secs(60));
+    let backend = Recorder {
+        log: Arc::clone(&log),
+        calls: FakeCalls,
+    };
+    let config = ShardConfig {
+        idle: IdlePolicy::Sleep,
+        ..ShardConfig::default()
+    };
+    let shard = Shard::new(config, backend, Arc::clone(&log), plane).unwrap();
+    assert!(shard.run().is_ok());
+    let turn = ["poll", "event", "timer", "command", "batch ends", "flush"];
+    // Once before the first turn the application may begin, and what it says at the end goes out.
+    let expected = [&["batch ends"], &turn[..], &["flush"]].concat();
+    assert_eq!(*log.lock().unwrap(), expected);
+}

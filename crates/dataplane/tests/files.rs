@@ -6,14 +6,18 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::file::{FileAction, FileBuffer, FileOperation};
 use dataplane::uring::{Uring, UringConfig};
 use dataplane::{Backend as _, Calls as _, Event};
 
 fn backend() -> Option<Uring> {
-    match Uring::new(UringConfig::default()) {
+    backend_with(UringConfig::default())
+}
+
+fn backend_with(config: UringConfig) -> Option<Uring> {
+    match Uring::new(config) {
         Ok(backend) => Some(backend),
         Err(error) => {
             println!("SKIP: {error}");
@@ -135,6 +139,38 @@ fn the_end_of_a_file_and_errors_are_told() {
     let ends = run(&mut backend, vec![refused]);
     assert_eq!(ends[0].1, Err(libc::ENOSPC));
     assert_eq!(ends[0].2.len_bytes(), 4096);
+}
+
+/// More completions than the ring has room for. A shard that spins never sleeps, so polling alone
+/// has to bring all of them.
+#[test]
+fn completions_that_found_no_room_come_by_polling_alone() {
+    const OPERATIONS: u64 = 10_000;
+    for submission_thread_idle in [None, Some(Duration::from_secs(1))] {
+        let config = UringConfig {
+            submission_thread_idle,
+            ..UringConfig::default()
+        };
+        let Some(mut backend) = backend_with(config) else {
+            return;
+        };
+        let file = scratch(4096);
+        for token in 0..OPERATIONS {
+            let buffer = FileBuffer::zeroed(512);
+            let read = operation(&file, token, FileAction::Read, (0, 512), buffer);
+            backend.calls().file(read).unwrap();
+        }
+        backend.flush().unwrap();
+        // All reads have ended before the first completion is taken.
+        std::thread::sleep(Duration::from_millis(500));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut ends = 0;
+        while ends < OPERATIONS {
+            assert!(Instant::now() < deadline, "{ends} of {OPERATIONS} ended");
+            backend.poll(64).unwrap();
+            backend.deliver(&mut |event, _| ends += u64::from(matches!(event, Event::File { .. })));
+        }
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig, listen};
+use dataplane::{Backend as _, Event};
 
 use echo::Echo;
 use shards::start_shards;
@@ -103,6 +104,124 @@ fn bytes_come_back_in_order_with_other_settings() {
         exchange_many(&server);
         server.stop();
     }
+}
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "SLACKLINE_TEST_ALONE";
+
+/// The CPUs that the submission thread of this process may use. `None` without such a thread.
+fn submission_thread() -> Option<String> {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
+        .find(|status| status.starts_with("Name:\tiou-sqp-"))
+        .and_then(|status| {
+            let mut lines = status.lines();
+            let cpus = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            cpus.map(|cpus| cpus.trim().to_owned())
+        })
+}
+
+/// Other tests have such threads, too: this one runs in a process of its own.
+#[test]
+fn a_submission_thread_runs_where_it_should_and_only_if_wanted() {
+    if std::env::var_os(ALONE).is_none() {
+        let name = "a_submission_thread_runs_where_it_should_and_only_if_wanted";
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(ALONE, "1")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let Ok(without) = Uring::new(UringConfig::default()) else {
+        println!("SKIP: no io_uring on this kernel");
+        return;
+    };
+    assert_eq!(submission_thread(), None);
+    drop(without);
+    let config = UringConfig {
+        submission_thread_idle: Some(Duration::from_secs(60)),
+        submission_thread_cpu: Some(0),
+        ..UringConfig::default()
+    };
+    let _with = Uring::new(config).unwrap();
+    // The thread binds itself when it begins.
+    let end = Instant::now() + Duration::from_secs(10);
+    while submission_thread().as_deref() != Some("0") {
+        assert!(Instant::now() < end, "{:?}", submission_thread());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One turn of a shard that accepts all and keeps nothing. Gives the connections and the messages.
+fn turn(backend: &mut Uring) -> (usize, usize) {
+    backend.poll(64).unwrap();
+    let (mut accepted, mut messages) = (0, 0);
+    backend.deliver(&mut |event, calls| match event {
+        Event::Knock { flow, .. } => {
+            calls.accept(flow);
+            accepted += 1;
+        }
+        Event::Recv { flow, data } => {
+            calls.recv_done(flow, data.len());
+            messages += 1;
+        }
+        _ => {}
+    });
+    backend.flush().unwrap();
+    (accepted, messages)
+}
+
+/// So many peers send a message each, while no buffer is given back. Gives the messages that have
+/// found one, and all that come in the end.
+fn messages_in(receive_buffers: u16, peers: usize) -> Option<(usize, usize)> {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap();
+    drop(probe);
+    let config = UringConfig {
+        listeners: vec![listen(address).unwrap()],
+        receive_buffers,
+        ..UringConfig::default()
+    };
+    let Ok(mut backend) = Uring::new(config) else {
+        println!("SKIP: no io_uring on this kernel");
+        return None;
+    };
+    backend.flush().unwrap();
+    let mut streams: Vec<TcpStream> = (0..peers)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut accepted = 0;
+    while accepted < peers {
+        assert!(Instant::now() < end, "{accepted} of {peers} were accepted");
+        accepted += turn(&mut backend).0;
+    }
+    for stream in &mut streams {
+        stream.write_all(b"x").unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    // The kernel runs some 20 completions a call.
+    for _ in 0..20 {
+        backend.sleep(Some(Duration::from_millis(1))).unwrap();
+    }
+    let (_, first) = turn(&mut backend);
+    let mut all = first;
+    while all < peers {
+        assert!(Instant::now() < end, "{all} of {peers} messages came");
+        all += turn(&mut backend).1;
+    }
+    Some((first, all))
+}
+
+#[test]
+fn receives_without_a_buffer_wait_for_one() {
+    let Some(few) = messages_in(32, 40) else { return };
+    assert_eq!(few, (32, 40));
+    assert_eq!(messages_in(64, 40), Some((40, 40)));
+    // A number that is no power of two counts as the next one.
+    assert_eq!(messages_in(33, 40), Some((40, 40)));
 }
 
 /// A registered socket is held by the ring as well, and its place is used again.

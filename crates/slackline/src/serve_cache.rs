@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cache_server::launch::{CacheNotice, CacheOptions, Isolation, Network};
 use cache_server::settings::CacheSettings;
+use dataplane::xdp::SocketConfig;
 use sd_notify::NotifyState;
 
 use crate::done::CommandOutcome;
@@ -200,6 +201,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         submission_thread_idle: arguments
             .sqpoll_ms
             .map(|ms| Duration::from_millis(ms.into())),
+        xdp_socket: SocketConfig::default(),
         is_sandboxed: !arguments.no_sandbox,
     };
     if arguments.as_stack {

@@ -35,6 +35,9 @@ pub(super) struct Bench {
     pub(super) rounds: usize,
     pub(super) seconds: u32,
     pub(super) hold_s: u32,
+    /// Frames of the client's socket each way, if not as many as it has by default. The CPU of the
+    /// server writes to those that the client receives by.
+    pub(super) client_frames: Option<u32>,
     pub(super) rows: Vec<Row>,
 }
 
@@ -98,6 +101,9 @@ impl Bench {
             .arg(INTERFACE);
         if is_filled {
             command.env("FILLED", "1");
+        }
+        if let Some(frames) = self.client_frames {
+            command.env("FRAMES", frames.to_string());
         }
         let before = Stolen::now();
         let output = command.output()?;

@@ -23,7 +23,7 @@ const SOME: &str = "20,000 connections";
 const MANY: &str = "1,000,000 connections";
 const FEW_CONNECTIONS: u32 = 1_000;
 const SOME_CONNECTIONS: u32 = 20_000;
-const MANY_CONNECTIONS: u32 = 1_000_000;
+pub(super) const MANY_CONNECTIONS: u32 = 1_000_000;
 const UNDER_WAY: u32 = 1_000;
 /// Addresses of the client. Each has 16,384 ports of its own.
 const SOURCES: u32 = 80;
@@ -63,12 +63,24 @@ impl Stage {
     }
 }
 
+/// Variables of the environment, as `NAME=value`, for one run.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Settings<'a> {
+    pub(super) server: &'a [&'a str],
+    pub(super) client: &'a [&'a str],
+}
+
 /// One run of the client.
-struct Run {
-    first: Sample,
+pub(super) struct Run {
+    pub(super) first: Sample,
     rows: Sample,
     last: Sample,
     held: Held,
+}
+
+/// The load of all rows.
+pub(super) fn load_name() -> String {
+    format!("{UNDER_WAY} requests under way")
 }
 
 /// A client, ended when dropped.
@@ -89,9 +101,10 @@ impl Bench {
         let mut held = None;
         for round in 1..=self.rounds {
             let hold_s = if round == self.rounds { self.hold_s } else { 0 };
-            let few = self.connected(FEW_CONNECTIONS, 0);
-            let some = self.connected(SOME_CONNECTIONS, 0);
-            let many = self.connected(MANY_CONNECTIONS, hold_s);
+            let usual = Settings::default();
+            let few = self.connected(FEW_CONNECTIONS, 0, usual);
+            let some = self.connected(SOME_CONNECTIONS, 0, usual);
+            let many = self.connected(MANY_CONNECTIONS, hold_s, usual);
             for (name, run) in [(CONTROL, &few), (SOME, &some), (MANY, &many)] {
                 match run {
                     Ok(run) => println!(
@@ -123,7 +136,7 @@ impl Bench {
             let held = held.take_if(|_| server == MANY);
             self.rows.push(Row {
                 part: "million".to_owned(),
-                load: format!("{UNDER_WAY} requests under way"),
+                load: load_name(),
                 server,
                 rounds,
                 held,
@@ -133,9 +146,16 @@ impl Bench {
     }
 
     /// Starts server and client, and follows the client through its stages.
-    fn connected(&self, connections: u32, hold_s: u32) -> anyhow::Result<Run> {
+    pub(super) fn connected(
+        &self,
+        connections: u32,
+        hold_s: u32,
+        settings: Settings<'_>,
+    ) -> anyhow::Result<Run> {
         let address = format!("{SERVER}:{PORT}");
-        let mut command = vec![self.example("echo_server"), "xdp".into(), INTERFACE.into()];
+        let mut command: Vec<String> = vec!["env".into()];
+        command.extend(settings.server.iter().map(|&setting| setting.into()));
+        command.extend([self.example("echo_server"), "xdp".into(), INTERFACE.into()]);
         command.extend([address.clone(), "0".into(), "spin".into()]);
         command.push(KEEP_ALIVE_S.to_string());
         let server = self.start(&("dataplane xdp", command))?;
@@ -148,7 +168,9 @@ impl Bench {
             UNDER_WAY,
             KEEP_ALIVE_S,
         ];
-        let mut child = Command::new(self.example("hold"))
+        let mut child = Command::new("env")
+            .args(settings.client)
+            .arg(self.example("hold"))
             .args([INTERFACE, &address])
             .args(numbers.map(|number| number.to_string()))
             .arg("1")

@@ -138,6 +138,8 @@ impl Bench {
         ];
         if std::thread::available_parallelism()?.get() > 2 {
             servers.push(("two processes, two CPUs", command(&["2"])));
+        } else {
+            println!("a stack on a CPU of its own is left out: that needs three CPUs");
         }
         for (shape, connections) in [
             ("memtier", 1),

@@ -103,7 +103,7 @@ impl Bench {
 }
 
 /// A command on the servers' CPU.
-fn pinned(command: &str) -> Vec<String> {
+pub(super) fn pinned(command: &str) -> Vec<String> {
     let words = format!("taskset -c 0 {command}");
     words.split(' ').map(str::to_owned).collect()
 }

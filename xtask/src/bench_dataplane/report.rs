@@ -28,7 +28,7 @@ pub(super) fn ratio(
 }
 
 /// `None` without a sample.
-fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
+pub(super) fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
     let mut values: Vec<f64> = samples.iter().flatten().map(pick).collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -37,12 +37,12 @@ fn median(samples: &[Option<Sample>], pick: fn(&Sample) -> f64) -> Option<f64> {
 /// The server with which the others of its part are compared.
 fn control(part: &str) -> &'static str {
     match part {
-        "echo" | "tail" | "steered" => "epoll-spin",
-        "cache" | "objective" => "memcached",
+        "echo" | "tail" | "steered" | "ways-uring" => "epoll-spin",
+        "cache" | "objective" | "curve" | "ways-xdp" => "memcached",
         "isolated" => "one process",
         "uring" => "as it is",
         "copies" => "copied",
-        "million" => super::million::CONTROL,
+        "million" | "ways-million" => super::million::CONTROL,
         _ => "bound 64",
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dataplane::idle::IdlePolicy;
+use dataplane::xdp::SocketConfig;
 
 use crate::settings::CacheSettings;
 use crate::store::VALUE_MAX_BYTES;
@@ -46,6 +47,8 @@ pub struct CacheOptions {
     pub zero_copy_from_bytes: Option<usize>,
     /// A kernel thread for submissions.
     pub submission_thread_idle: Option<Duration>,
+    /// With [`Network::Xdp`]: settings of its sockets, but for the queue.
+    pub xdp_socket: SocketConfig,
     /// Whether capabilities and system calls are given up.
     pub is_sandboxed: bool,
 }

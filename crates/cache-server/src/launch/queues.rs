@@ -57,14 +57,14 @@ impl XdpQueues {
             .check_queue(self.first)
             .and_then(|()| interface.check_shards(shards))
             .map_err(dataplane::Error::from)?;
-        let defaults = SocketConfig::default();
+        let settings = options.xdp_socket;
         // Many queues for few shards have fewer frames each.
-        let frames = defaults.frames * u32::from(shards) / self.count;
+        let frames = settings.frames * u32::from(shards) / self.count;
         let config = XdpConfig {
             socket: SocketConfig {
                 queue: self.first,
-                frames: frames.clamp(FRAMES_MIN, defaults.frames),
-                ..defaults
+                frames: frames.max(FRAMES_MIN).min(settings.frames),
+                ..settings
             },
             listen: options.listen.clone(),
             connections_max: options.connections_max,

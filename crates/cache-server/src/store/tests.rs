@@ -157,6 +157,36 @@ fn memory_stays_bounded_and_what_is_asked_for_survives() {
     assert!(read(&mut store, b"key5").is_none());
 }
 
+/// A list without segments would lose all of them.
+#[test]
+fn a_scan_evicts_no_item_that_was_asked_for() {
+    let mut store = store(4);
+    let asked = |number: u32| format!("asked{number}").into_bytes();
+    for number in 0..1000 {
+        put(
+            &mut store,
+            &asked(number),
+            &[1; 1000],
+            Mode::Set,
+            Expiry::Never,
+        );
+        assert!(read(&mut store, &asked(number)).is_some());
+    }
+    for number in 0..100_000_u32 {
+        let key = format!("scan{number}");
+        put(
+            &mut store,
+            key.as_bytes(),
+            &[0; 1000],
+            Mode::Set,
+            Expiry::Never,
+        );
+    }
+    assert!(store.stats.evictions > 80_000);
+    let left = (0..1000).filter(|number| store.peek(&asked(*number)).is_some());
+    assert_eq!(left.count(), 1000);
+}
+
 #[test]
 fn another_size_gets_pages_when_all_are_taken() {
     let mut store = store(4);

@@ -14,6 +14,18 @@ pub trait FrameSink {
 
     /// Sends the first `length` bytes of the place that [`FrameSink::frame`] gave last.
     fn send(&mut self, length: usize);
+
+    /// Whether the sink, or the device behind it, completes the checksums of segments.
+    fn completes_checksums(&self) -> bool {
+        false
+    }
+
+    /// As [`FrameSink::send`], for a frame whose segment begins at `tcp_start` and has an
+    /// unfinished checksum. Only for sinks that complete it.
+    fn send_unfinished(&mut self, length: usize, tcp_start: usize) {
+        let _ = tcp_start;
+        self.send(length);
+    }
 }
 
 /// The segment size to tell a peer: what the MTU leaves.
@@ -34,6 +46,7 @@ pub(crate) fn emit_segment<S: FrameSink>(
     let tcp_bytes = segment.bytes() + payload.0.len() + payload.1.len();
     let ip_bytes = ip::header_bytes(remote);
     let length = ethernet::HEADER_BYTES + ip_bytes + tcp_bytes;
+    let is_left = sink.completes_checksums();
     let Some(frame) = sink.frame(length) else {
         return false;
     };
@@ -60,8 +73,13 @@ pub(crate) fn emit_segment<S: FrameSink>(
     let (first, second) = data.split_at_mut(payload.0.len());
     first.copy_from_slice(payload.0);
     second.copy_from_slice(payload.1);
-    segment::fill_checksum(local, remote, tcp);
-    sink.send(length);
+    if is_left {
+        segment::leave_checksum(local, remote, tcp);
+        sink.send_unfinished(length, length - tcp_bytes);
+    } else {
+        segment::fill_checksum(local, remote, tcp);
+        sink.send(length);
+    }
     context.counters.frames_sent += 1;
     true
 }

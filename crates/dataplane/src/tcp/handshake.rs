@@ -127,6 +127,9 @@ impl Connection {
         } else {
             self.rtt.progress();
         }
+        if was_lost {
+            self.rtt.syn_was_lost();
+        }
         self.tries = 0;
         self.flags.clear(Flags::RESEND_ARMED);
         self.window_sequence = segment.sequence;

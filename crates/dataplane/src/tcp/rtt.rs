@@ -2,6 +2,8 @@
 
 /// Timeout before the first measurement (RFC 6298 §2.1).
 pub(crate) const INITIAL_MS: u32 = 1000;
+/// The same after a lost SYN (§5.7).
+const INITIAL_AFTER_LOSS_MS: u32 = 3000;
 /// Timeout at most. RFC 6298 §2.5 allows a bound of 60 s or more.
 pub(crate) const MAX_MS: u32 = 60_000;
 /// Clock granularity, G in the RFC.
@@ -15,6 +17,7 @@ pub(crate) struct Estimator {
     /// Doublings of the timeout since the last measurement.
     backoff: u8,
     is_measured: bool,
+    was_syn_lost: bool,
 }
 
 impl Estimator {
@@ -42,11 +45,18 @@ impl Estimator {
         self.backoff = 0;
     }
 
+    /// The SYN was sent more than once: until there is a measurement, the timeout is longer (§5.7).
+    pub(crate) fn syn_was_lost(&mut self) {
+        self.was_syn_lost = true;
+    }
+
     /// The timeout, `floor_ms` at least.
     pub(crate) fn timeout_ms(&self, floor_ms: u32) -> u32 {
         let base_ms = if self.is_measured {
             let spread_us = (self.variation_us.saturating_mul(4)).max(GRANULARITY_US);
             (self.smoothed_us.saturating_add(spread_us).div_ceil(1000)).max(floor_ms)
+        } else if self.was_syn_lost {
+            INITIAL_AFTER_LOSS_MS
         } else {
             INITIAL_MS
         };
@@ -74,6 +84,15 @@ mod tests {
         rtt.measure(50);
         assert_eq!(rtt.timeout_ms(200), 200);
         assert_eq!(rtt.timeout_ms(1), 2);
+    }
+
+    #[test]
+    fn section_5_7_waits_longer_after_a_lost_syn() {
+        let mut rtt = Estimator::default();
+        rtt.syn_was_lost();
+        assert_eq!(rtt.timeout_ms(200), 3000);
+        rtt.measure(400_000);
+        assert_eq!(rtt.timeout_ms(200), 1200);
     }
 
     #[test]

@@ -174,6 +174,21 @@ mod tests {
     }
 
     #[test]
+    fn an_initial_number_is_a_connections_own_and_moves_on() {
+        let secrets = Secrets::new((1, 2));
+        let start = |port, now_us| secrets.initial_sequence(&ends(port), now_us);
+        // A step every 4 µs: 250,000 a second.
+        assert_eq!(start(1, 8_000_000).wrapping_sub(start(1, 0)), 2_000_000);
+        // The number of one connection says nothing about that of the next port.
+        let steps: std::collections::HashSet<u32> = (0..1000)
+            .map(|port| start(port + 1, 0).wrapping_sub(start(port, 0)))
+            .collect();
+        assert_eq!(steps.len(), 1000);
+        let other = Secrets::new((1, 3));
+        assert_ne!(other.initial_sequence(&ends(1), 0), start(1, 0));
+    }
+
+    #[test]
     fn a_cookie_rounds_the_segment_size_down() {
         let secrets = Secrets::new((1, 2));
         for (mss, kept) in [(100, 216), (536, 536), (1459, 1440), (9000, 8960)] {

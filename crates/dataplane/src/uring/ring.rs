@@ -157,18 +157,6 @@ impl Uring {
         }
     }
 
-    /// Has the kernel bring completions for which the queue had no room.
-    fn fetch_overflown(&mut self) -> std::io::Result<usize> {
-        if !self.ring.submission().cq_overflow() {
-            return Ok(0);
-        }
-        // SAFETY: no argument is passed, and nothing is submitted.
-        unsafe {
-            let submitter = self.ring.submitter();
-            submitter.enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None)
-        }
-    }
-
     /// Whether a system call would bring completions.
     #[inline]
     pub(super) fn has_more(&mut self) -> bool {
@@ -182,8 +170,9 @@ impl Uring {
         self.has_unsubmitted = false;
         let queued = self.ring.submission().len();
         let entered = if self.config.submission_thread_idle.is_some() {
-            // The kernel's thread takes the queue; it is woken if it sleeps.
-            self.ring.submit().and_then(|_| self.fetch_overflown())
+            // The kernel's thread takes the queue; it is woken if it sleeps. Completions for which
+            // there was no room come with a system call, which is made where there are some.
+            self.ring.submit()
         } else {
             let queued = u32::try_from(queued).unwrap_or(u32::MAX);
             // SAFETY: no argument is passed, and the queue holds only entries made by `push`.

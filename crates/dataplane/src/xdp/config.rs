@@ -9,6 +9,9 @@ use crate::api::Time;
 use crate::tcp::wire::Ip;
 use crate::tcp::{ChecksumPolicy, Config, Stack};
 
+/// Half-open connections have this part of the table at most. Further SYNs get cookies.
+const BACKLOG_PART: usize = 4;
+
 /// Settings of the backend.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
@@ -58,6 +61,9 @@ pub(super) fn make_stack(
     let mut settings = Config::new(interface.mac, interface.mtu_bytes, addresses, secret);
     settings.gateways.clone_from(&interface.gateways);
     settings.connections_max = config.connections_max;
+    // Half-open connections have places in the same table: a flood may not fill it.
+    let backlog_max = (config.connections_max / BACKLOG_PART).max(1);
+    settings.backlog_max = settings.backlog_max.min(backlog_max);
     if interface.is_virtual() {
         settings.checksums = ChecksumPolicy::ValidOrPartial;
     }
@@ -86,9 +92,8 @@ mod tests {
     use super::*;
     use crate::tcp::wire::ethernet::Mac;
 
-    #[test]
-    fn a_foreign_address_is_refused_with_the_known_ones() {
-        let interface = Interface {
+    fn interface() -> Interface {
+        Interface {
             name: "eth9".into(),
             index: 9,
             mac: Mac([2, 0, 0, 0, 0, 9]),
@@ -101,14 +106,31 @@ mod tests {
                 send: 1,
                 is_combined: false,
             },
-        };
-        let config = XdpConfig {
+        }
+    }
+
+    fn config(listen: &str, connections_max: usize) -> XdpConfig {
+        XdpConfig {
             socket: SocketConfig::default(),
-            listen: vec!["10.8.0.1:11211".parse().unwrap()],
-            connections_max: 10,
+            listen: vec![listen.parse().unwrap()],
+            connections_max,
             extra_addresses: Vec::new(),
-        };
-        let error = make_stack(&interface, &config, (1, 2), &|_| {}).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn half_open_connections_have_a_part_of_a_small_table() {
+        for (connections_max, backlog_max) in [(1, 1), (100, 25), (16_384, 1024)] {
+            let config = config("10.7.0.2:11211", connections_max);
+            let stack = make_stack(&interface(), &config, (1, 2), &|_| {}).unwrap();
+            assert_eq!(stack.config().backlog_max, backlog_max);
+        }
+    }
+
+    #[test]
+    fn a_foreign_address_is_refused_with_the_known_ones() {
+        let config = config("10.8.0.1:11211", 10);
+        let error = make_stack(&interface(), &config, (1, 2), &|_| {}).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("10.8.0.1") && text.contains("10.7.0.2"),

@@ -139,3 +139,22 @@ impl XdpError {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_a_feature_is_not_one_that_failed() {
+        let of = |errno| XdpError::of("opening it", io::Error::from_raw_os_error(errno));
+        for errno in [libc::EPERM, libc::EACCES] {
+            assert!(of(errno).to_string().contains("CAP_BPF"));
+            assert!(of(errno).is_missing_privilege());
+        }
+        for errno in [libc::EAFNOSUPPORT, libc::ENOSYS, libc::EOPNOTSUPP] {
+            assert!(of(errno).to_string().contains("CONFIG_XDP_SOCKETS"));
+            assert!(of(errno).is_missing_privilege());
+        }
+        assert!(!of(libc::ENOMEM).is_missing_privilege());
+    }
+}

@@ -137,9 +137,12 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Two parts of equal length in one mapping.
-    pub(super) fn halves(length: usize) -> Result<(Area, Area)> {
-        let map = Arc::new(Mapping::anonymous(length * 2)?);
+    /// Two parts of equal length in one mapping, in large pages if that is wanted.
+    pub(super) fn halves(length: usize, is_large: bool) -> Result<(Area, Area)> {
+        let map = Arc::new(match is_large {
+            true => Mapping::in_large_pages(length * 2)?,
+            false => Mapping::anonymous(length * 2)?,
+        });
         let first = Area {
             map: Arc::clone(&map),
             start: 0,

@@ -12,6 +12,7 @@ use super::ring::{Area, Ring};
 use super::sys;
 use crate::launch::{ADDRESS_HELD, TRY_EVERY};
 use crate::tcp::FrameSink;
+use crate::tcp::wire::{length16, segment};
 
 /// Frames that the kernel takes from the transmission ring in one call, if it can be told
 /// (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17). The kernel's own default is 32.
@@ -40,6 +41,12 @@ pub struct SocketConfig {
     pub frames: u32,
     /// Microseconds that the kernel polls the device for on our behalf (`SO_BUSY_POLL`), if at all.
     pub busy_poll_us: Option<u32>,
+    /// The checksums of segments are left to the device, or to the kernel where the device computes
+    /// none (Linux 6.11). Not with zero-copy: the kernel does not help there, and this program does
+    /// not ask what the device can do.
+    pub leaves_checksums: bool,
+    /// The memory of frames is in pages of 2 MiB, where the kernel has some.
+    pub has_large_pages: bool,
 }
 
 impl Default for SocketConfig {
@@ -48,6 +55,8 @@ impl Default for SocketConfig {
             queue: 0,
             frames: 8192,
             busy_poll_us: None,
+            leaves_checksums: false,
+            has_large_pages: false,
         }
     }
 }
@@ -96,6 +105,8 @@ pub(super) struct Sender {
     in_transit: u32,
     /// The frame that `FrameSink::frame` gave last.
     current: Option<u64>,
+    /// Bytes in front of each frame for what the device is to do with it. 0: it is asked nothing.
+    metadata_bytes: u32,
     has_unsent: bool,
     descriptor: Arc<OwnedFd>,
 }
@@ -104,6 +115,7 @@ pub(super) struct Sender {
 struct Bound {
     descriptor: OwnedFd,
     rings: Rings,
+    metadata_bytes: u32,
 }
 
 impl Socket {
@@ -121,7 +133,7 @@ impl Socket {
             4096
         };
         let length = frames as usize * frame_bytes as usize;
-        let (receive_area, send_area) = Area::halves(length)
+        let (receive_area, send_area) = Area::halves(length, config.has_large_pages)
             .map_err(|source| XdpError::of("allocating memory for frames", source))?;
         let whole = receive_area.whole();
         let mut last = None;
@@ -153,6 +165,7 @@ impl Socket {
                         free: (frames..frames * 2).rev().map(address).collect(),
                         in_transit: 0,
                         current: None,
+                        metadata_bytes: bound.metadata_bytes,
                         has_unsent: false,
                         descriptor,
                     };
@@ -208,22 +221,31 @@ fn try_open(
 ) -> Result<Bound, XdpError> {
     let step = |action| move |source| XdpError::of(action, source);
     let descriptor = sys::xdp_socket().map_err(step("opening an AF_XDP socket"))?;
-    let registration = libc::xdp_umem_reg {
-        addr: address,
-        len: length,
-        chunk_size: frame_bytes,
-        headroom: 0,
-        flags: 0,
-        tx_metadata_len: 0,
+    let register = |metadata_bytes: u32| {
+        let registration = libc::xdp_umem_reg {
+            addr: address,
+            len: length,
+            chunk_size: frame_bytes,
+            headroom: 0,
+            flags: match metadata_bytes {
+                0 => 0,
+                _ => libc::XDP_UMEM_TX_METADATA_LEN,
+            },
+            tx_metadata_len: metadata_bytes,
+        };
+        let name = libc::XDP_UMEM_REG;
+        sys::set_option(&descriptor, libc::SOL_XDP, name, &registration)
+    };
+    let wants_metadata = config.leaves_checksums && attached != Attached::ZeroCopy;
+    // Older kernels do not know metadata: checksums are completed here.
+    let metadata_bytes = match wants_metadata && register(METADATA_BYTES).is_ok() {
+        true => METADATA_BYTES,
+        false => {
+            register(0).map_err(step("registering memory for frames"))?;
+            0
+        }
     };
     let set = |name, value: u32| sys::set_option(&descriptor, libc::SOL_XDP, name, &value);
-    sys::set_option(
-        &descriptor,
-        libc::SOL_XDP,
-        libc::XDP_UMEM_REG,
-        &registration,
-    )
-    .map_err(step("registering memory for frames"))?;
     for name in [
         libc::XDP_UMEM_FILL_RING,
         libc::XDP_UMEM_COMPLETION_RING,
@@ -239,7 +261,11 @@ fn try_open(
     if let Some(microseconds) = config.busy_poll_us {
         busy_poll(&descriptor, microseconds).map_err(step("setting up busy polling"))?;
     }
-    Ok(Bound { descriptor, rings })
+    Ok(Bound {
+        descriptor,
+        rings,
+        metadata_bytes,
+    })
 }
 
 impl Receiver {
@@ -316,8 +342,9 @@ impl Sender {
             return;
         }
         let count = self.completion.available(u32::MAX);
+        let base = !u64::from(self.frame_bytes - 1);
         for _ in 0..count {
-            self.free.push(self.completion.take());
+            self.free.push(self.completion.take() & base);
         }
         if count > 0 {
             self.completion.release();
@@ -353,7 +380,7 @@ impl Sender {
 
 impl FrameSink for Sender {
     fn frame(&mut self, length: usize) -> Option<&mut [u8]> {
-        if length > self.frame_bytes as usize {
+        if length > (self.frame_bytes - self.metadata_bytes) as usize {
             return None;
         }
         if self.current.is_none() {
@@ -368,20 +395,53 @@ impl FrameSink for Sender {
             }
             self.current = self.free.pop();
         }
-        self.area.bytes_mut(self.current?, length)
+        let start = self.current? + u64::from(self.metadata_bytes);
+        self.area.bytes_mut(start, length)
     }
 
     fn send(&mut self, length: usize) {
+        self.put(length, 0);
+    }
+
+    fn completes_checksums(&self) -> bool {
+        self.metadata_bytes > 0
+    }
+
+    fn send_unfinished(&mut self, length: usize, tcp_start: usize) {
+        let place = self.current.unwrap_or(0);
+        if let Some(metadata) = self.area.bytes_mut(place, METADATA_BYTES as usize) {
+            metadata.copy_from_slice(&checksum_request(tcp_start));
+        }
+        self.put(length, libc::XDP_TX_METADATA);
+    }
+}
+
+impl Sender {
+    /// Hands the frame that `FrameSink::frame` gave last to the kernel, with the next flush.
+    fn put(&mut self, length: usize, options: u32) {
         if let Some(address) = self.current.take() {
             self.ring.put(libc::xdp_desc {
-                addr: address,
+                addr: address + u64::from(self.metadata_bytes),
                 len: u32::try_from(length).unwrap_or(0),
-                options: 0,
+                options,
             });
             self.in_transit += 1;
             self.has_unsent = true;
         }
     }
+}
+
+/// Bytes of `struct xsk_tx_metadata` (linux/if_xdp.h): flags, and then what is asked.
+const METADATA_BYTES: u32 = 24;
+
+/// Asks for the checksum of a segment that begins at `tcp_start`.
+fn checksum_request(tcp_start: usize) -> [u8; METADATA_BYTES as usize] {
+    let mut request = [0; METADATA_BYTES as usize];
+    request[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
+    // csum_start and csum_offset.
+    request[8..10].copy_from_slice(&length16(tcp_start).to_ne_bytes());
+    request[10..12].copy_from_slice(&length16(segment::CHECKSUM_AT).to_ne_bytes());
+    request
 }
 
 #[derive(Debug)]

@@ -147,6 +147,8 @@ pub(super) struct ServerOptions {
     pub(super) mode: XdpMode,
     /// Shards, of which the first has all queues at the start.
     pub(super) shards: u8,
+    /// The kernel completes the checksums.
+    pub(super) leaves_checksums: bool,
 }
 
 impl Default for ServerOptions {
@@ -154,6 +156,7 @@ impl Default for ServerOptions {
         ServerOptions {
             mode: XdpMode::Auto,
             shards: 1,
+            leaves_checksums: false,
         }
     }
 }
@@ -167,7 +170,11 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(wire: &Wire, options: ServerOptions) -> Server {
-        let ServerOptions { mode, shards } = options;
+        let ServerOptions {
+            mode,
+            shards,
+            leaves_checksums,
+        } = options;
         let backends = wire.server.run(move || {
             let interface = Interface::find("eth0").unwrap();
             let queues = interface.queues.receive;
@@ -177,7 +184,9 @@ impl Server {
                 shards,
                 owner: &|_| 0,
             };
-            XdpBackend::open_all(&interface, &config(0), &program, division, &|_| {}).unwrap()
+            let mut config = config(0);
+            config.socket.leaves_checksums = leaves_checksums;
+            XdpBackend::open_all(&interface, &config, &program, division, &|_| {}).unwrap()
         });
         let queues = wire.queues;
         let plane = Arc::new(Plane::with_groups(queues, shards, 1).unwrap());

@@ -158,7 +158,7 @@ fn finish_checksum(frame: &mut [u8]) {
 }
 
 /// A socket that sees all frames which come in on an interface.
-fn packet_socket(interface: &str) -> OwnedFd {
+pub(super) fn packet_socket(interface: &str) -> OwnedFd {
     let protocol = u16::to_be(0x0003);
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: `socket` has no conditions.

@@ -7,11 +7,15 @@
 
 mod exchange;
 mod forwarder;
+mod hostile;
 mod namespaces;
 mod queues;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use exchange::{Server, ServerOptions, exchange};
@@ -108,9 +112,63 @@ fn linux_exchanges_a_billion_bytes_over_a_bad_wire() {
         }
     });
     drop(streams);
-    let counters = server.stop();
+    let counters = server.stop()[0];
     let counts = forwarder.stop();
     eprintln!("{:?}: {counts:?} {counters:?}", started.elapsed());
+    // Of a million frames, each kind of trouble meets a thousand at least.
+    for trouble in [counts.lost, counts.delayed, counts.duplicated, counts.corrupted] {
+        assert!(trouble > 1000, "{counts:?}");
+    }
+    assert!(counters.checksums_wrong > 100, "{counters:?}");
+    assert!(counters.fast_retransmits > 100, "{counters:?}");
+    assert_eq!(counters.resets_sent, 0, "{counters:?}");
+}
+
+/// Without checksums by the device, the kernel computes what the stack leaves to it, and the peer
+/// looks at it.
+#[test]
+fn linux_accepts_the_checksums_that_are_left_to_the_kernel() {
+    let Some(wire) = wire("sums") else { return };
+    let off = wire.server.run(|| namespaces::compute_no_checksums("eth0"));
+    off.unwrap();
+    let options = ServerOptions {
+        leaves_checksums: true,
+        ..ServerOptions::default()
+    };
+    let server = Server::start(&wire, options);
+    for address in [SERVER, "fd77::2"] {
+        exchange(&connect(&wire, address), 2_000_000, 1);
+    }
+    let counters = server.stop()[0];
+    let wrong = wire.client.command("cat", &["/proc/net/snmp"]);
+    assert_eq!(value_of(&wrong, "InCsumErrors"), 0, "{wrong}");
+    assert_eq!(counters.timeouts, 0, "{counters:?}");
+}
+
+/// A counter of TCP in `/proc/net/snmp`: a line of names, and one of values.
+fn value_of(snmp: &str, name: &str) -> u64 {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|word| word == name).unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// Clients that send and receive without a pause until the server is gone. `rounds` counts.
+fn load(wire: &Wire, clients: usize, rounds: &Arc<AtomicU64>) -> Vec<JoinHandle<()>> {
+    let client = |_| {
+        let rounds = Arc::clone(rounds);
+        wire.client.spawn(move || {
+            let mut stream = TcpStream::connect((SERVER, PORT)).unwrap();
+            let patience = Some(Duration::from_secs(5));
+            stream.set_read_timeout(patience).unwrap();
+            stream.set_write_timeout(patience).unwrap();
+            let mut bytes = [7; 4000];
+            while stream.write_all(&bytes).is_ok() && stream.read_exact(&mut bytes).is_ok() {
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    (0..clients).map(client).collect()
 }
 
 #[test]
@@ -120,7 +178,7 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
         .server
         .command("ip", &["-details", "link", "show", "eth0"]);
     assert!(!before.contains("xdp"), "{before}");
-    for round in 0..5 {
+    for round in 0..8 {
         let mut child = wire
             .server
             .spawn_example(&["xdp", "eth0", &format!("{SERVER}:{PORT}")]);
@@ -150,12 +208,22 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
             .server
             .command("ip", &["-details", "link", "show", "eth0"]);
         assert!(during.contains("xdp"), "{during}");
+        // Under load, and each time at another moment of it.
+        let rounds = Arc::default();
+        let clients = load(&wire, 4, &rounds);
+        while rounds.load(Ordering::Relaxed) < 100 + 37 * round {
+            assert!(Instant::now() < end, "round {round}: no load");
+            std::thread::yield_now();
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         let after = wire
             .server
             .command("ip", &["-details", "link", "show", "eth0"]);
         assert_eq!(after, before, "round {round}");
+        for client in clients {
+            client.join().unwrap();
+        }
     }
 }
 

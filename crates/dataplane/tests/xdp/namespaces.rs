@@ -1,7 +1,7 @@
 //! Two network namespaces joined by a veth pair, removed when dropped.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -174,5 +174,27 @@ impl Drop for Wire {
         for namespace in [&self.client, &self.server, &self.middle] {
             let _ = ip(&format!("netns del {}", namespace.name));
         }
+    }
+}
+
+/// An interface of this thread's namespace computes no checksums any more (`ETHTOOL_STXCSUM` of
+/// linux/ethtool.h).
+pub(super) fn compute_no_checksums(interface: &str) -> std::io::Result<()> {
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    let mut value = [ETHTOOL_STXCSUM, 0];
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = libc::c_char::from_ne_bytes([byte]);
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let family = rustix::net::AddressFamily::INET;
+    let socket = rustix::net::socket(family, rustix::net::SocketType::DGRAM, None)?;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the request is valid, and its data points to a live `ethtool_value`.
+    let result = unsafe { libc::ioctl(descriptor, libc::SIOCETHTOOL, &raw mut request) };
+    match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }

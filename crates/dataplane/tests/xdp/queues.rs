@@ -15,6 +15,7 @@ use super::{SERVER, connect, wire_with_queues};
 const TWO: ServerOptions = ServerOptions {
     mode: XdpMode::Auto,
     shards: 2,
+    leaves_checksums: false,
 };
 
 /// Gives the queues to the first `active` shards, and waits until they have them.

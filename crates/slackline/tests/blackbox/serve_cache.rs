@@ -98,6 +98,72 @@ fn it_serves_reloads_and_drains() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// As systemd does it: a socket that outlives the service, and starts the service again. The socket
+/// is the descriptor 3.
+const SYSTEMD: &str = "import os, socket, sys, time\n\
+    s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
+    os.dup2(s.fileno(), 3) if s.fileno() != 3 else os.set_inheritable(3, True)\n\
+    print(s.getsockname()[1], flush=True)\n\
+    for start in range(2):\n\
+    \tpid = os.fork()\n\
+    \tif pid == 0:\n\
+    \t\tos.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n\
+    \t\tos.execv(sys.argv[1], sys.argv[1:])\n\
+    \tstatus = os.waitpid(pid, 0)[1]\n\
+    \tif status != 0: sys.exit(1)\n\
+    \ttime.sleep(0.5)";
+
+#[test]
+fn a_socket_of_systemd_is_served_and_keeps_clients_while_the_server_restarts() {
+    // An address of its own would be refused: --listen does not count beside a socket of systemd.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let mut command = Command::new("python3");
+    command
+        .args(["-c", SYSTEMD, env!("CARGO_BIN_EXE_slackline"), "serve-cache"])
+        .args(["--listen", &taken])
+        .stdout(Stdio::piped());
+    let Some((mut systemd, line, mut messages)) = on_uring(&mut command) else {
+        return;
+    };
+    let mut port = String::new();
+    let mut output = BufReader::new(systemd.stdout.take().unwrap());
+    output.read_line(&mut port).unwrap();
+    let address = format!("127.0.0.1:{}", port.trim());
+    assert!(line.contains(&format!("on {address}")), "{line}");
+    let connect = || {
+        let stream = TcpStream::connect(&address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    };
+    let mut client = connect();
+    exchange(&mut client, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    end(&mut client);
+    // The server is gone, or about to go, and the socket is not: the client waits in its queue.
+    let mut line = String::new();
+    while !line.contains("draining") {
+        line.clear();
+        assert!(messages.read_line(&mut line).unwrap() > 0);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut client = connect();
+    // A new server has no items.
+    exchange(&mut client, b"get a\r\n", b"END\r\n");
+    end(&mut client);
+    assert_eq!(systemd.wait().unwrap().code(), Some(0));
+}
+
+/// Ends the server that answers: it says its process ID.
+fn end(client: &mut TcpStream) {
+    client.write_all(b"stats\r\n").unwrap();
+    let mut lines = BufReader::new(client).lines().map(Result::unwrap);
+    let pid = lines.find_map(|line| Some(line.strip_prefix("STAT pid ")?.trim().to_owned()));
+    let status = Command::new("kill").args(["-TERM", &pid.unwrap()]).status();
+    assert!(status.unwrap().success());
+}
+
 #[test]
 fn bad_input_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -262,6 +328,30 @@ fn several_cores_serve_several_queues_until_they_are_killed() {
             child.wait().unwrap();
         }
         assert_eq!(wire.link(), before);
+    }
+}
+
+#[test]
+fn missing_privileges_are_named_and_change_nothing() {
+    let Some(wire) = Wire::new("less") else {
+        return;
+    };
+    let before = wire.link();
+    for (arguments, message) in [
+        (
+            &["--net", "xdp:eth0", "--listen", XDP_SERVER][..],
+            "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_IPC_LOCK",
+        ),
+        (&["--listen", "10.79.0.2:80"], "10.79.0.2:80"),
+    ] {
+        let program = env!("CARGO_BIN_EXE_slackline");
+        let mut command = vec!["setpriv", "--bounding-set", "-all", program, "serve-cache"];
+        command.extend(arguments);
+        let output = wire.inside(&wire.server, &command).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
+        assert_eq!(wire.link(), before, "{arguments:?}");
     }
 }
 

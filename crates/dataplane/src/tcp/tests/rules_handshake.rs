@@ -197,6 +197,23 @@ fn options_are_answered_only_if_offered() {
 #[test]
 fn a_closed_port_is_refused() {
     run("
+        set listen off
+        < S 0:0(0) win 1000
+        > R. 0:0(0) ack 1
+        < . 5:5(0) ack 9
+        > R 9:9(0)
+        < F 5:15(10)
+        > R. 0:0(0) ack 16
+        < R 5:5(0)
+        < R. 5:5(0) ack 9
+        > nothing                 # RFC 9293 §3.10.7.1: an RST is never answered
+        event none
+    ");
+}
+
+#[test]
+fn a_segment_of_no_connection_is_refused_by_an_open_port() {
+    run("
         set backlog 0
         < . 5:5(0) ack 9
         > R 9:9(0)

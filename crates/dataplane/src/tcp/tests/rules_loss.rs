@@ -111,6 +111,25 @@ fn the_initial_window_is_ten_segments() {
 }
 
 #[test]
+fn after_a_lost_syn_one_segment_goes_out_and_waits_for_three_seconds() {
+    run("
+        < S 0:0(0) win 60000 <mss 1000>
+        > S. 0:0(0) ack 1
+        +1001
+        > S. 0:0(0) ack 1
+        < . 1:1(0) ack 1 win 60000
+        event Knock
+        write 3000
+        > . 1:1001(1000)
+        > nothing                 # RFC 5681 §3.1
+        +2999
+        > nothing                 # RFC 6298 §5.7
+        +2
+        > . 1:1001(1000)
+    ");
+}
+
+#[test]
 fn after_a_silence_the_window_is_the_initial_one_again() {
     let (first, second, third) = (segments(1, 10), segments(10_001, 4), segments(14_001, 14));
     let (fourth, last) = (segments(28_001, 6), segments(34_001, 10));

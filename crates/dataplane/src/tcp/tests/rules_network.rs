@@ -7,7 +7,7 @@ use crate::tcp::wire::ethernet::{self, Mac};
 use crate::tcp::wire::icmp::{self, Message};
 use crate::tcp::wire::segment::{self, Segment};
 use crate::tcp::wire::{self, Ip};
-use crate::tcp::{Event, Stack};
+use crate::tcp::{Event, FrameSink, Stack};
 
 fn open(rest: &str) {
     run(&format!(
@@ -249,6 +249,45 @@ fn a_datagram_is_answered_by_port_unreachable() {
     assert!(frames.sent.is_empty());
 }
 
+#[test]
+fn an_ipv6_neighbour_is_asked_for_and_what_waited_goes_out() {
+    let (mut stack, mut frames) = stack();
+    let (own, peer) = (ip("2001:db8::2"), ip("2001:db8::1"));
+    stack.connect((own, 0), (peer, 80)).unwrap();
+    stack.flush(&mut frames);
+    let question = frames.sent.pop_front().unwrap();
+    assert!(frames.sent.is_empty(), "the SYN waits");
+    let group = icmp::solicited_node(&peer);
+    let header = ethernet::Header::parse(&question).unwrap();
+    assert_eq!(header.destination, icmp::multicast_mac(&group));
+    let packet = wire::ip::parse_v6(&question[14..]).unwrap();
+    assert_eq!(
+        (packet.source, packet.destination, packet.hop_limit),
+        (own, group, 255)
+    );
+    let bytes = &question[14 + packet.payload_start..14 + packet.payload_end];
+    assert_eq!(
+        icmp::parse_v6(&packet, bytes),
+        Some(Message::NeighbourSolicitation {
+            target: peer,
+            source_mac: Some(LOCAL_MAC),
+        })
+    );
+    let answer = icmp::advertisement(&peer, REMOTE_MAC, true);
+    // RFC 4861 §7.1.2: what has crossed a router is no answer.
+    for (hop_limit, sent) in [(254, 0), (255, 1)] {
+        let frame = icmp_frame(LOCAL_MAC, &peer, &own, hop_limit, &answer);
+        stack.receive(0, &frame, &mut frames);
+        stack.flush(&mut frames);
+        assert_eq!(frames.sent.len(), sent, "hop limit {hop_limit}");
+    }
+    let syn = frames.sent.pop_front().unwrap();
+    let header = ethernet::Header::parse(&syn).unwrap();
+    assert_eq!(header.destination, REMOTE_MAC);
+    let segment = Segment::parse(&syn[14 + wire::ip::V6_HEADER_BYTES..]).unwrap();
+    assert_eq!(segment.flags, segment::SYN);
+}
+
 fn v6_segment(from: &Ip, to: &Ip, segment: &Segment) -> Vec<u8> {
     let mut tcp = vec![0; segment.bytes()];
     segment.write(&mut tcp).unwrap();
@@ -386,5 +425,64 @@ fn checksums_left_to_the_device_are_accepted_only_if_allowed() {
         stack.flush(&mut frames);
         assert_eq!(frames.sent.len(), answers);
         assert_eq!(stack.counters().checksums_wrong, 2 - answers as u64);
+    }
+}
+
+/// A device that completes checksums: the sum over everything from `tcp_start` on, the unfinished
+/// field included.
+#[derive(Default)]
+struct Device(Frames);
+
+impl FrameSink for Device {
+    fn frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.0.frame(length)
+    }
+
+    fn send(&mut self, _length: usize) {
+        panic!("a checksum was finished");
+    }
+
+    fn completes_checksums(&self) -> bool {
+        true
+    }
+
+    fn send_unfinished(&mut self, length: usize, tcp_start: usize) {
+        let tcp = &mut self.0.place[tcp_start..length];
+        let checksum = wire::checksum::of(tcp);
+        tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
+        self.0.send(length);
+    }
+}
+
+#[test]
+fn a_device_completes_the_checksums_that_are_left_to_it() {
+    let (mut stack, _) = stack();
+    let mut device = Device::default();
+    let syn = Segment {
+        source_port: 4000,
+        destination_port: 11_211,
+        flags: segment::SYN,
+        window: 1000,
+        ..Segment::default()
+    };
+    let closed = Segment {
+        destination_port: 80,
+        ..syn
+    };
+    let (own, peer) = (ip("2001:db8::2"), ip("2001:db8::1"));
+    for asked in [syn, closed] {
+        let frame = super::script::frame(&asked, &[]);
+        stack.receive(0, &frame, &mut device);
+        stack.flush(&mut device);
+        // Its checksum is looked at, too.
+        let answer = device.0.sent.pop_front().unwrap();
+        assert!(super::script::parse_frame(&answer).0.has(segment::ACK));
+        stack.receive(0, &v6_segment(&peer, &own, &asked), &mut device);
+        stack.flush(&mut device);
+        let answer = device.0.sent.pop_front().unwrap();
+        let packet = wire::ip::parse_v6(&answer[14..]).unwrap();
+        let tcp = &answer[14 + packet.payload_start..14 + packet.payload_end];
+        let verdict = segment::verify(&packet.source, &packet.destination, tcp);
+        assert_eq!(verdict, segment::ChecksumVerdict::Valid);
     }
 }

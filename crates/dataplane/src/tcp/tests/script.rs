@@ -49,6 +49,7 @@ struct Runner {
     frames: Frames,
     events: VecDeque<Event>,
     flow: Option<FlowId>,
+    is_listening: bool,
     /// The stack's initial sequence number, from its first SYN.
     start: Option<u32>,
     /// The stack's timestamp of its first and of its last segment.
@@ -79,6 +80,7 @@ impl Runner {
             frames: Frames::default(),
             events: VecDeque::new(),
             flow: None,
+            is_listening: true,
             start: None,
             timestamps: None,
             written: 0,
@@ -108,7 +110,9 @@ impl Runner {
         if self.stack.is_none() {
             let config = self.config.take().expect("settings come first");
             let mut stack = Stack::new(config, self.now_us);
-            stack.listen(None, PORT);
+            if self.is_listening {
+                stack.listen(None, PORT);
+            }
             self.stack = Some(stack);
         }
         self.stack.as_mut().unwrap()
@@ -206,6 +210,7 @@ impl Runner {
     fn set(&mut self, name: &str, value: &str) {
         let config = self.config.as_mut().expect("settings come first");
         match name {
+            "listen" => self.is_listening = value == "on",
             "timestamps" => config.timestamps = value == "on",
             "sack" => config.sack = value == "on",
             "scaling" => config.window_scaling = value == "on",
@@ -366,7 +371,8 @@ impl Runner {
         if found.has(segment::SYN) {
             self.start = Some(found.sequence);
         }
-        let start = self.start.unwrap_or(found.sequence);
+        // An RST for a connection that this stack never had has a number of the peer's.
+        let start = self.start.unwrap_or(0);
         if let Some((value, _)) = found.options.timestamps {
             let first = self.timestamps.map_or(value, |(first, _)| first);
             self.timestamps = Some((first, value));
@@ -376,8 +382,7 @@ impl Runner {
         if found.flags & !segment::PSH != expected.flags & !segment::PSH {
             return fail("flags");
         }
-        let reset_alone = found.flags == segment::RST || self.start.is_none();
-        if !reset_alone && found.sequence.wrapping_sub(start) != expected.sequence {
+        if found.sequence.wrapping_sub(start) != expected.sequence {
             return fail("sequence");
         }
         if payload.len() != length as usize {

@@ -267,19 +267,32 @@ pub fn verify(source: &Ip, destination: &Ip, segment: &[u8]) -> ChecksumVerdict 
     // A valid checksum may happen to be the pseudo-header's sum, so validity is looked at first.
     if sum.finish() == 0 {
         ChecksumVerdict::Valid
-    } else if be16(segment, 16) == Some(pseudo.folded()) {
+    } else if be16(segment, CHECKSUM_AT) == Some(pseudo.folded()) {
         ChecksumVerdict::Partial
     } else {
         ChecksumVerdict::Wrong
     }
 }
 
+/// Place of the checksum in a header.
+pub const CHECKSUM_AT: usize = 16;
+
 /// Computes the checksum of a whole segment and writes it into the header.
 pub fn fill_checksum(source: &Ip, destination: &Ip, segment: &mut [u8]) {
     let mut sum = Sum::pseudo_header(source, destination, ip::TCP, length32(segment.len()));
     sum.add(segment);
-    let checksum = sum.finish();
-    if let Some(field) = segment.get_mut(16..18) {
+    put_checksum(segment, sum.finish());
+}
+
+/// Leaves the checksum of a whole segment to the device: the header gets the pseudo-header's sum.
+pub fn leave_checksum(source: &Ip, destination: &Ip, segment: &mut [u8]) {
+    let length = length32(segment.len());
+    let sum = Sum::pseudo_header(source, destination, ip::TCP, length);
+    put_checksum(segment, sum.folded());
+}
+
+fn put_checksum(segment: &mut [u8], checksum: u16) {
+    if let Some(field) = segment.get_mut(CHECKSUM_AT..CHECKSUM_AT + 2) {
         field.copy_from_slice(&checksum.to_be_bytes());
     }
 }
