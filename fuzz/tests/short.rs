@@ -1,8 +1,8 @@
 //! A few seconds of each target, without feedback from coverage: all seeds, then mutated ones from
 //! a fixed number on.
 //!
-//! `SLACKLINE_FUZZ_S` says for how many seconds. `SLACKLINE_FUZZ_INPUT` names the only input that is
-//! run.
+//! `SLACKLINE_FUZZ_S` says for how many seconds. `SLACKLINE_FUZZ_INPUT` names a file: only this
+//! input is run then.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
