@@ -1,110 +1,13 @@
-//! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and
-//! none may end in a 5xx: a hundred for each operation, or as many as fit into `--minutes N`.
-//! `cargo xtask fuzz block` and `fuzz dataplane`: libFuzzer on parsers of foreign bytes.
+//! `cargo xtask fuzz NAME`: libFuzzer on the targets of the crate `fuzz`, with its mutations guided
+//! by coverage. The tests of that crate run the same targets for a few seconds.
 
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
 
-use crate::cargo::build_release;
-use crate::step::Started;
-use crate::{install, step, venv};
-
-/// An experiment that changes nothing and never ends by itself.
-const SPEC: &str = r#"
-parameters = [{ name = "x", type = "int", low = 0, high = 99, default = 50 }]
-target = { start = ["sleep", "1000"] }
-workload = { command = ["sh", "-c", 'echo "{\"requests\": 1000, \"latency_p99_us\": {x}0}"'], json = { requests = "requests", latency_p99_us = "latency_p99_us" } }
-objective = { metric = "latency_p99_us" }
-evaluation = { warm_up_s = 0, block_s = 0.1, blocks = 3 }
-budget = { evaluations = 100000 }
-search = { strategy = "random" }
-"#;
-
-/// What the server leaves for the command line.
-#[derive(Deserialize)]
-struct Access {
-    write_token: String,
-    address: String,
-}
-
-pub(crate) fn run(root: &Path, minutes: Option<&str>) -> anyhow::Result<ExitCode> {
-    let minutes: Option<f64> = minutes.map(str::parse).transpose().context("--minutes N")?;
-    install::install(install::FUZZ)?;
-    let work = root.join("target/fuzz");
-    let state = work.join("state");
-    match std::fs::remove_dir_all(&state) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => std::fs::create_dir_all(&state)?,
-    }
-    let python = venv::environment(
-        &work.join("venv"),
-        &root.join("xtask/fuzz/requirements.txt"),
-    )?;
-    let binary = build_release(root)?;
-    let slackline = |arguments: &[&str]| {
-        let mut command = Command::new(&binary);
-        command
-            .arg("--state-dir")
-            .arg(&state)
-            .args(arguments)
-            .stdout(Stdio::null());
-        command
-    };
-    let server = slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "100000"]);
-    let _server = Started({ server }.spawn().context("slackline serve")?);
-    let access = wait_for(&state.join("serve.json"))?;
-    let spec = work.join("experiment.toml");
-    std::fs::write(&spec, SPEC)?;
-    let made = slackline(&["experiments", "create"]).arg(&spec).status()?;
-    if !made.success() {
-        bail!("no experiment could be made");
-    }
-    let mut schemathesis = Command::new(python.with_file_name("st"));
-    schemathesis
-        .arg("run")
-        .arg(format!("http://{}/api/v1/openapi.json", access.address))
-        .arg("--header")
-        .arg(format!("Authorization: Bearer {}", access.write_token))
-        .args([
-            "--checks",
-            "not_a_server_error",
-            "--max-examples",
-            "100",
-            "--seed",
-            "1",
-        ])
-        .current_dir(&work);
-    if let Some(minutes) = minutes {
-        schemathesis
-            .arg("--max-time")
-            .arg((60.0 * minutes).ceil().max(1.0).to_string());
-    }
-    Ok(if step::run("schemathesis", &mut schemathesis)? {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-fn wait_for(file: &Path) -> anyhow::Result<Access> {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Ok(text) = std::fs::read_to_string(file) {
-            return Ok(serde_json::from_str(&text)?);
-        }
-        if Instant::now() > end {
-            bail!(
-                "{} does not appear: the server did not start",
-                file.display()
-            );
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use crate::cargo::cargo;
+use crate::{install, step};
 
 /// What makes the compiler count edges and comparisons for libFuzzer.
 const INSTRUMENT: &[&str] = &[
@@ -117,63 +20,127 @@ const INSTRUMENT: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// What libFuzzer runs on: a crate of targets.
-pub(crate) struct Targets {
-    /// The crate, from the repository's root. Its `seeds/NAME` holds inputs to begin with.
-    crate_folder: &'static str,
-    /// Cargo's target directory.
-    target_folder: &'static str,
-    /// Where interesting inputs are kept.
-    corpus: &'static str,
-    names: &'static [&'static str],
-}
+/// Names for several targets. A target has its own name, too, and `all` is all of them.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("layout", &["elf", "unwind", "lsda"]),
+    ("block", &["nbd", "nvme"]),
+    ("dataplane", &["frames", "memcached", "rings"]),
+];
 
-/// The parsers of `serve-block`.
-pub(crate) const BLOCK: Targets = Targets {
-    crate_folder: "crates/block-server/fuzz",
-    target_folder: "target/fuzz-block",
-    corpus: "target/fuzz/block",
-    names: &["nbd", "nvme"],
-};
+/// The largest input that libFuzzer makes, in bytes: larger than any seed.
+const LEN_MAX_BYTES: usize = 32 << 10;
 
-/// The TCP/IP stack, memcached's protocol with the store, and the rings of an isolated stack.
-pub(crate) const DATAPLANE: Targets = Targets {
-    crate_folder: "crates/dataplane/fuzz",
-    target_folder: "target/fuzz-block/dataplane",
-    corpus: "target/fuzz/dataplane",
-    names: &["frames", "memcached", "rings"],
-};
+/// Where the targets are built. The same directory has the inputs of each target below `NAME`.
+const FOLDER: &str = "target/fuzz";
 
-/// All targets of a crate, one after the other, that many minutes each. What was found to be
-/// interesting is kept, and is the next run's beginning.
-pub(crate) fn guided(root: &Path, targets: &Targets, minutes: &str) -> anyhow::Result<ExitCode> {
+/// The targets of a name, one after the other, that many minutes each. Inputs that reach new code
+/// are kept, and are the next run's beginning.
+///
+/// # Errors
+/// There are no such targets, or they do not build.
+pub(crate) fn guided(root: &Path, name: &str, minutes: &str) -> anyhow::Result<ExitCode> {
     let minutes: f64 = minutes.parse().context("--minutes N")?;
-    let crate_folder = root.join(targets.crate_folder);
-    let target = root.join(targets.target_folder);
-    let mut build = Command::new("cargo");
+    let targets = targets(root, name)?;
+    // Seeds are compiled.
+    install::install(install::FUZZ)?;
+    let folder = root.join(FOLDER);
+    let build_folder = folder.join("build");
+    let mut build = cargo();
     build
-        .args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"])
+        .args(["build", "--package", "fuzz", "--features", "guided"])
+        .args(["--profile", "fuzz", "--target", "x86_64-unknown-linux-gnu"])
         .arg("--target-dir")
-        .arg(&target)
+        .arg(&build_folder)
         .env("RUSTFLAGS", INSTRUMENT.join(" "))
-        .current_dir(&crate_folder);
+        .current_dir(root);
+    for target in &targets {
+        build.args(["--bin", target]);
+    }
     if !step::run("build the fuzz targets", &mut build)? {
         bail!("the build failed");
     }
+    let programs = build_folder.join("x86_64-unknown-linux-gnu/fuzz");
     let mut code = ExitCode::SUCCESS;
-    for name in targets.names {
-        let corpus = root.join(targets.corpus).join(name);
+    for target in &targets {
+        let own = folder.join(target);
+        let (corpus, seeds) = (own.join("corpus"), own.join("seeds"));
         std::fs::create_dir_all(&corpus)?;
-        let mut fuzzer = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(name));
+        std::fs::create_dir_all(&seeds)?;
+        let mut fuzzer = Command::new(programs.join(target));
         fuzzer
             .arg(&corpus)
-            .arg(crate_folder.join("seeds").join(name))
+            .arg(&seeds)
             .arg(format!("-max_total_time={:.0}", minutes * 60.0))
-            .args(["-max_len=8192", "-timeout=10", "-print_final_stats=1"])
-            .current_dir(&corpus);
-        if !step::run(&format!("fuzz {name}"), &mut fuzzer)? {
+            .arg(format!("-max_len={LEN_MAX_BYTES}"))
+            .arg(format!("-artifact_prefix={}/", own.display()))
+            .args(["-timeout=10", "-print_final_stats=1"])
+            .env("SLACKLINE_FUZZ_SEEDS", &seeds)
+            .current_dir(&own);
+        if !step::run(&format!("fuzz {target}"), &mut fuzzer)? {
             code = ExitCode::FAILURE;
         }
     }
     Ok(code)
+}
+
+/// The targets that a name stands for.
+fn targets(root: &Path, name: &str) -> anyhow::Result<Vec<String>> {
+    let all = all_targets(root)?;
+    if name == "all" {
+        return Ok(all);
+    }
+    if let Some((_, group)) = GROUPS.iter().find(|(group, _)| *group == name) {
+        return Ok(group.iter().map(|target| (*target).to_owned()).collect());
+    }
+    if !all.iter().any(|target| target == name) {
+        let groups: Vec<&str> = GROUPS.iter().map(|(group, _)| *group).collect();
+        bail!(
+            "no target {name:?} to fuzz; there are api, {}, and the groups {} and all",
+            all.join(", "),
+            groups.join(", ")
+        );
+    }
+    Ok(vec![name.to_owned()])
+}
+
+/// Each target has a program, in a file of its name.
+fn all_targets(root: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = root.join("fuzz/src/bin");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&folder).context("fuzz/src/bin")? {
+        let path = entry?.path();
+        names.extend(
+            path.file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned()),
+        );
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_target_or_a_group_of_targets() {
+        let root = crate::repository();
+        let all = targets(&root, "all").unwrap();
+        for (group, names) in GROUPS {
+            assert!(
+                !all.contains(&(*group).to_owned()),
+                "{group} is a target's name"
+            );
+            for name in *names {
+                assert!(all.contains(&(*name).to_owned()), "{name}");
+            }
+            assert_eq!(targets(&root, group).unwrap(), *names);
+        }
+        assert_eq!(targets(&root, "lsda").unwrap(), ["lsda"]);
+        let error = targets(&root, "lsdb").unwrap_err().to_string();
+        assert!(
+            error.contains("lsda") && error.contains("dataplane"),
+            "{error}"
+        );
+    }
 }

@@ -18,6 +18,7 @@ mod demo;
 mod dist;
 mod docs;
 mod fuzz;
+mod fuzz_api;
 mod install;
 mod simulated_fleet;
 mod step;
@@ -56,8 +57,9 @@ usage: cargo xtask VERB
   bench micro [--keep | NAME]  `ask`, code layout, statistics and simulators by criterion, beside the baseline in
                     docs/results/micro.json; --keep makes the figures the new baseline
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
-  fuzz block [--minutes N]  the parsers of NBD and NVMe/TCP, coverage-guided by libFuzzer, that long each (60)
-  fuzz dataplane [--minutes N]  the TCP/IP stack, memcached's protocol with the store, shared rings: the same way, that long each (60)
+  fuzz NAME [--minutes N]  parsers of foreign bytes, coverage-guided by libFuzzer, that long each (60): the target elf, unwind, lsda,
+                    hsperf, perf, reports, specification, nbd, nvme, frames, memcached or rings, or a group of them:
+                    layout (elf, unwind, lsda), block (nbd, nvme), dataplane (frames, memcached, rings), all
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
@@ -101,14 +103,10 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 _ => bench::run(&root, arguments),
             }
         }
-        ["fuzz", "api"] => fuzz::run(&root, None),
-        ["fuzz", "api", "--minutes", minutes] => fuzz::run(&root, Some(minutes)),
-        ["fuzz", "block"] => fuzz::guided(&root, &fuzz::BLOCK, "60"),
-        ["fuzz", "block", "--minutes", minutes] => fuzz::guided(&root, &fuzz::BLOCK, minutes),
-        ["fuzz", "dataplane"] => fuzz::guided(&root, &fuzz::DATAPLANE, "60"),
-        ["fuzz", "dataplane", "--minutes", minutes] => {
-            fuzz::guided(&root, &fuzz::DATAPLANE, minutes)
-        }
+        ["fuzz", "api"] => fuzz_api::run(&root, None),
+        ["fuzz", "api", "--minutes", minutes] => fuzz_api::run(&root, Some(minutes)),
+        ["fuzz", name] => fuzz::guided(&root, name, "60"),
+        ["fuzz", name, "--minutes", minutes] => fuzz::guided(&root, name, minutes),
         ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
         ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
         ["stress", "block"] => test::stress_block(&root, "100"),

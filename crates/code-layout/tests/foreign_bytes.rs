@@ -4,78 +4,23 @@
     reason = "a test that cannot go on ends there and says why"
 )]
 
+mod foreign;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use code_layout::{
-    CounterArea, Error, FunctionId, Image, LayoutOrder, LayoutPlan, PatchSelection, Placement,
-    Profile, check, emit,
+    Error, FunctionId, Image, LayoutOrder, LayoutPlan, Placement, Profile, check, emit,
 };
+use foreign::{exercise, object, section};
 use proptest::prelude::*;
 
 /// A small shared object with tables, exceptions and vtables.
 static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().expect("a directory");
-    let output = directory.path().join("program.so");
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let status = Command::new("g++")
-        .args([
-            "-shared",
-            "-fPIC",
-            "-O2",
-            "-std=c++17",
-            "-fpermissive",
-            "-w",
-            "-o",
-        ])
-        .arg(&output)
-        .arg(programs.join("exceptions.cc"))
-        .status()
-        .expect("g++ runs");
-    assert!(status.success());
-    std::fs::read(output).expect("the object")
+    object(&programs.join("exceptions.cc"), &["-O2", "-std=c++17"])
 });
-
-/// Everything that can be done with a file; what is emitted must pass the check.
-fn exercise(bytes: Vec<u8>, order: LayoutOrder, counting: bool) {
-    let Ok(image) = Image::parse(bytes) else {
-        return;
-    };
-    let functions: Vec<_> = (0..image.functions().len().min(2000))
-        .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
-        .collect();
-    let end = image
-        .segments()
-        .last()
-        .map_or(0, |last| last.vaddr + last.memory_bytes);
-    let plan = if counting {
-        LayoutPlan::counting(functions, &Profile::default())
-    } else {
-        LayoutPlan::new(functions, &Profile::default(), order)
-    };
-    let load_bias = if image.is_position_independent() {
-        0x5555_5555_0000
-    } else {
-        0
-    };
-    let cache_address = load_bias + end.next_multiple_of(4096) + (1 << 20);
-    let cache_bytes = 1 << 26;
-    let placement = Placement {
-        load_bias,
-        cache_address,
-        cache_bytes,
-        counters: Some(CounterArea {
-            address: cache_address + cache_bytes,
-        }),
-        patches: PatchSelection::ALL,
-        ..Placement::default()
-    };
-    if let Ok(emitted) = emit(&image, &plan, &placement) {
-        check(&image, &plan, &placement, &emitted).expect("emitted code is right");
-    }
-    let _ = plan.profile(&image, &vec![3; plan.counters()]);
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
@@ -136,30 +81,17 @@ proptest! {
 /// Where .text, .eh_frame, .eh_frame_hdr, .gcc_except_table, .rela.dyn and the headers lie in the
 /// file.
 fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
-    let number = |at: usize, len: usize| {
-        bytes[at..at + len]
-            .iter()
-            .rev()
-            .fold(0usize, |all, byte| all << 8 | usize::from(*byte))
-    };
-    let (table, count, names) = (number(0x28, 8), number(0x3c, 2), number(0x3e, 2));
-    let names = number(table + names * 64 + 24, 8);
-    let mut found = Vec::new();
-    for wanted in [
+    let names = [
         ".text",
         ".eh_frame",
         ".eh_frame_hdr",
         ".gcc_except_table",
         ".rela.dyn",
-    ] {
-        for section in 0..count {
-            let at = table + section * 64;
-            let name = &bytes[names + number(at, 4)..];
-            if name.starts_with(wanted.as_bytes()) && name[wanted.len()] == 0 {
-                found.push((number(at + 24, 8), number(at + 32, 8)));
-            }
-        }
-    }
+    ];
+    let mut found: Vec<_> = names
+        .iter()
+        .filter_map(|name| section(bytes, name))
+        .collect();
     found.push((0, 1000));
     assert_eq!(found.len(), 6);
     found

@@ -111,14 +111,7 @@ impl TracepointFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SWITCH: &str = "name: sched_switch\nID: 316\nformat:\n\
-        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
-        \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
-        \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
-        \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\n\
-        print fmt: \"prev_comm=%s\", REC->prev_comm\n";
+    use crate::fixture::SWITCH;
 
     #[test]
     fn fields_are_found_and_read() {

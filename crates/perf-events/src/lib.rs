@@ -9,6 +9,8 @@
 
 mod counter;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod format;
 mod record;
 mod ring;
@@ -17,6 +19,6 @@ mod tracefs;
 pub use counter::Counter;
 pub use error::Error;
 pub use format::{Field, TracepointFormat};
-pub use record::{Record, SampledBranches, Tick, TracepointSample};
+pub use record::{Content, Record, SampledBranches, Tick, TracepointSample};
 pub use ring::Ring;
 pub use tracefs::Tracefs;

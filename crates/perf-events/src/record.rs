@@ -66,9 +66,9 @@ impl SampledBranches<'_> {
     }
 }
 
-/// What a ring's samples are of.
+/// Which parts the samples of a ring have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub enum Content {
     /// `PERF_SAMPLE_TIME | PERF_SAMPLE_CPU | PERF_SAMPLE_RAW`.
     Tracepoint,
     /// `PERF_SAMPLE_IP | PERF_SAMPLE_TID`.
@@ -97,9 +97,17 @@ pub enum Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record's body: `kind` and `misc` are of its header, `content` says which parts a
-    /// sample has. Their order is fixed.
-    pub(crate) fn parse(kind: u32, misc: u16, content: Content, body: &'a [u8]) -> Self {
+    /// Reads a record's body: `kind` and `misc` are of its header (`struct perf_event_header`),
+    /// `content` says which parts a sample has. Their order is fixed.
+    ///
+    /// ```
+    /// use perf_events::{Content, Record};
+    /// let body = [0, 12_u64].map(u64::to_le_bytes).concat();
+    /// assert_eq!(Record::parse(2, 0, Content::Tick, &body), Record::Lost(12));
+    /// assert_eq!(Record::parse(2, 0, Content::Tick, &body[..15]), Record::Other);
+    /// ```
+    #[must_use]
+    pub fn parse(kind: u32, misc: u16, content: Content, body: &'a [u8]) -> Self {
         match (kind, content) {
             (SAMPLE, Content::Tracepoint) => {
                 Self::sample(body).map_or(Record::Other, Record::Sample)
@@ -158,14 +166,11 @@ fn number(body: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
 
     #[test]
     fn samples_and_losses_are_read() {
-        let mut body = 5_u64.to_le_bytes().to_vec();
-        body.extend(3_u32.to_le_bytes());
-        body.extend(0_u32.to_le_bytes());
-        body.extend(4_u32.to_le_bytes());
-        body.extend([60, 1, 9, 9, 0, 0, 0, 0]);
+        let body = fixture::sample();
         let Record::Sample(sample) = Record::parse(SAMPLE, 0, Content::Tracepoint, &body) else {
             panic!("not a sample");
         };
@@ -174,19 +179,15 @@ mod tests {
             (5, 3, &[60, 1, 9, 9][..])
         );
         assert_eq!(sample.id(), Some(316));
-        let mut lost = vec![0; 8];
-        lost.extend(12_u64.to_le_bytes());
         assert_eq!(
-            Record::parse(LOST, 0, Content::Tracepoint, &lost),
+            Record::parse(LOST, 0, Content::Tracepoint, &fixture::lost()),
             Record::Lost(12)
         );
     }
 
     #[test]
     fn ticks_are_read() {
-        let mut body = 0x1234_u64.to_le_bytes().to_vec();
-        body.extend(7_u32.to_le_bytes());
-        body.extend(8_u32.to_le_bytes());
+        let mut body = fixture::tick();
         let tick = |is_user| {
             Record::Tick(Tick {
                 process: 7,
@@ -209,14 +210,7 @@ mod tests {
 
     #[test]
     fn branches_are_read() {
-        let mut body = Vec::new();
-        body.extend(7_u32.to_le_bytes());
-        body.extend(8_u32.to_le_bytes());
-        body.extend(3_u64.to_le_bytes());
-        let wrong = 1 << 24;
-        for number in [0x120_u64, 0x200, 1, 0x66, 0x77, wrong, 0x15, 0x100, 2 << 24] {
-            body.extend(number.to_le_bytes());
-        }
+        let mut body = fixture::branches();
         let Record::Branches(branches) = Record::parse(SAMPLE, 2, Content::Branches, &body) else {
             panic!("no branches");
         };

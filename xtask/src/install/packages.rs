@@ -128,7 +128,7 @@ const SWIG: Need = Need {
 const CXX: Need = Need {
     present: Present::Program("g++"),
     package: "g++",
-    purpose: "compiles that, and the programs that tests lay out again",
+    purpose: "compiles that, libFuzzer, and the programs that tests lay out again",
 };
 const MARIADB: Need = Need {
     present: Present::Program("mariadbd"),
@@ -364,7 +364,9 @@ pub(crate) const ISOLATE: &[Need] = &[
     MEMCACHED, NGINX, MARIADB, STRESS_NG, ZSTD, FFMPEG, JDK, CURL, PYTHON,
 ];
 /// What `cargo xtask fuzz api` needs.
-pub(crate) const FUZZ: &[Need] = &[PYTHON];
+pub(crate) const FUZZ_API: &[Need] = &[PYTHON];
+/// What the other targets of `cargo xtask fuzz` need.
+pub(crate) const FUZZ: &[Need] = &[CXX];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
 pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON, GDB];
 /// What `cargo xtask bench relayout` needs besides.

@@ -115,9 +115,12 @@ fn stated(text: &str) -> Vec<Stated> {
     rows
 }
 
-/// The crates with a source folder, and this one.
+/// Crates that do not lie in `crates`.
+const BESIDE: [&str; 2] = ["fuzz", "xtask"];
+
+/// The crates with a source folder, and those beside them.
 fn crates(root: &Path) -> anyhow::Result<Vec<String>> {
-    let mut names = vec!["xtask".to_owned()];
+    let mut names = BESIDE.map(str::to_owned).to_vec();
     for entry in std::fs::read_dir(root.join("crates")).context("crates")? {
         let entry = entry.context("crates")?;
         if entry.path().join("src").is_dir() {
@@ -129,9 +132,9 @@ fn crates(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 fn source_of(root: &Path, name: &str) -> PathBuf {
-    match name {
-        "xtask" => root.join("xtask/src"),
-        _ => root.join("crates").join(name).join("src"),
+    match BESIDE.contains(&name) {
+        true => root.join(name).join("src"),
+        false => root.join("crates").join(name).join("src"),
     }
 }
 

@@ -211,6 +211,20 @@ const EDGES: &[Edges] = &[
         reason: "the binary wires everything",
     },
     Edges {
+        from: "fuzz",
+        to: &[
+            "block-server",
+            "cache-server",
+            "code-layout",
+            "dataplane",
+            "experiment-spec",
+            "host",
+            "perf-events",
+            "tuner",
+        ],
+        reason: "tests only: each crate whose parsers read foreign bytes",
+    },
+    Edges {
         from: "xtask",
         to: &[],
         reason: "must build and say what is wrong when the product does not build",

@@ -6,7 +6,7 @@ use experiment_spec::{JsonStep, json_steps};
 use serde_json::Value;
 
 use super::error::ParseError;
-use super::report::first_lines;
+use super::report::{first_lines, shown};
 
 /// How many lines are tried as the beginning of the JSON document.
 const MAX_BEGINNINGS: usize = 64;
@@ -135,7 +135,7 @@ fn follow<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
         };
         value = next.ok_or_else(|| match (&step, value) {
             (JsonStep::Key(key), Value::Object(object)) => {
-                let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
+                let keys: Vec<String> = object.keys().take(12).map(|key| shown(key)).collect();
                 format!("no key `{key}`; there are: {}", keys.join(", "))
             }
             (JsonStep::Key(key), _) => format!("no object where `{key}` is looked for"),
@@ -189,6 +189,9 @@ mod tests {
             "metric `m`: JSON path `a.b[3]`: no element [3] in an array of 1"
         );
         assert_eq!(message("a.b"), "metric `m`: `[1]` is not a finite number");
+        let long = format!("{{\"{}\": 1}}", "k".repeat(100_000));
+        let long = read("a", &long).unwrap_err().to_string();
+        assert!(long.len() < 300, "{} bytes", long.len());
         let cut = read("a", "{\"a\": ").unwrap_err().to_string();
         assert!(
             cut.starts_with("the output is not JSON (EOF while"),

@@ -12,6 +12,8 @@ const SHOWN_LINES: usize = 8;
 /// How many of these are the last ones: tools say at the end why they gave up.
 const SHOWN_LAST_LINES: usize = 4;
 const SHOWN_CHARS: usize = 160;
+/// How much of a tool's own message an error repeats.
+const MESSAGE_CHARS: usize = 600;
 
 /// Metrics of one report, being collected.
 pub(super) struct Report<'a> {
@@ -50,7 +52,7 @@ impl<'a> Report<'a> {
     pub(super) fn several(&self, found: String) -> ParseError {
         ParseError::Several {
             tool: self.tool,
-            found,
+            found: beginning(&found, MESSAGE_CHARS),
         }
     }
 
@@ -62,10 +64,11 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(super) fn gave_up(&self, message: impl Into<String>) -> ParseError {
+    /// The error that repeats what the tool says of its failure.
+    pub(super) fn gave_up(&self, message: &str) -> ParseError {
         ParseError::GaveUp {
             tool: self.tool,
-            message: message.into(),
+            message: beginning(message, MESSAGE_CHARS),
         }
     }
 
@@ -136,6 +139,19 @@ impl<'a> Report<'a> {
     }
 }
 
+/// The beginning of a line, or of a name, for an error message.
+pub(super) fn shown(text: &str) -> String {
+    beginning(text, SHOWN_CHARS)
+}
+
+/// At most so many characters of a text, and a mark where it was cut.
+fn beginning(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The first and the last lines of an output for an error message.
 pub(super) fn first_lines(text: &str) -> String {
     let lines: Vec<&str> = text
@@ -143,13 +159,7 @@ pub(super) fn first_lines(text: &str) -> String {
         .map(str::trim_end)
         .filter(|line| !line.trim().is_empty())
         .collect();
-    let cut = |line: &&str| {
-        let mut shown: String = line.chars().take(SHOWN_CHARS).collect();
-        if shown.len() < line.len() {
-            shown.push('…');
-        }
-        format!("  {shown}")
-    };
+    let cut = |line: &&str| format!("  {}", shown(line));
     if lines.is_empty() {
         return "  (nothing was printed)".to_owned();
     }

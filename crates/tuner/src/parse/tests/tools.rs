@@ -244,6 +244,23 @@ fn iperf3() {
 }
 
 #[test]
+fn a_message_of_any_length_is_cut() {
+    let words = "word ".repeat(100_000);
+    let reports = [
+        (Format::Iperf3, format!("{{\"error\": \"{words}\"}}")),
+        (Format::Sysbench, format!("FATAL: {words}\n")),
+        (Format::Mysqlslap, format!("mysqlslap: Error {words}\n")),
+        (Format::Hammerdb, format!("Error in Virtual User {words}\n")),
+    ];
+    for (format, text) in reports {
+        let error = parse(&format, &text).unwrap_err();
+        assert!(matches!(error, ParseError::GaveUp { .. }), "{format:?}");
+        let length = error.to_string().len();
+        assert!((600..1000).contains(&length), "{format:?}: {length} bytes");
+    }
+}
+
+#[test]
 fn stress_ng() {
     for text in [fixture!("stress-ng.txt"), fixture!("stress-ng.yaml")] {
         let report = parse(&Format::StressNg, text).unwrap();

@@ -1,12 +1,21 @@
 //! Any bytes at all, as a host of NVMe/TCP: PDUs, capsules, their data, commands of I/O queues.
-#![no_main]
 
 use block_server::nbd::ExportInfo;
 use block_server::nvme::command::SubmissionEntry;
 use block_server::nvme::io::{self, Io};
 use block_server::nvme::link::{Inbound, Link, LinkProgress};
 use block_server::nvme::pdu::Pdu;
-use libfuzzer_sys::fuzz_target;
+
+use crate::seeds::kept;
+use crate::target::Target;
+
+/// The target.
+pub const TARGET: Target = Target {
+    name: "nvme",
+    run,
+    seeds: || kept("nvme"),
+    memory_max_bytes: 32 << 20,
+};
 
 /// Data of one command at most.
 const DATA_BYTES: usize = 1 << 16;
@@ -31,7 +40,11 @@ fn inbound(entry: SubmissionEntry, len_bytes: usize) -> Inbound {
 fn complete(command: &Inbound, seen: &mut Vec<(Vec<u8>, Vec<u8>)>) {
     let entry = command.entry;
     if let Ok(Io::Ranges { count, .. }) = io::parse(&entry, &info(), DATA_BYTES, false)
-        && let Ok(requests) = io::ranges(command.data(), count.min(command.data().len() / 16), &info())
+        && let Ok(requests) = io::ranges(
+            command.data(),
+            count.min(command.data().len() / 16),
+            &info(),
+        )
     {
         for request in requests {
             assert!(request.offset + request.len_bytes <= 1 << 20);
@@ -41,7 +54,7 @@ fn complete(command: &Inbound, seen: &mut Vec<(Vec<u8>, Vec<u8>)>) {
 }
 
 /// The commands that were complete, if the bytes come in pieces of this length.
-fn run(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn commands(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut link = Link::new();
     let mut seen = Vec::new();
     let (mut at, mut end) = (0, 0);
@@ -106,10 +119,11 @@ fn run(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+fn run(data: &[u8]) -> bool {
     let Some((&how, bytes)) = data.split_first() else {
-        return;
+        return false;
     };
-    let whole = run(bytes, bytes.len().max(1));
-    assert_eq!(whole, run(bytes, usize::from(how).max(1)));
-});
+    let whole = commands(bytes, bytes.len().max(1));
+    assert_eq!(whole, commands(bytes, usize::from(how).max(1)));
+    !whole.is_empty()
+}

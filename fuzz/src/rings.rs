@@ -1,7 +1,6 @@
 //! The shared rings of an isolated stack: both processes against any calls, any events and any
 //! words in the shared memory. Nobody panics, the memory of each side is bounded, and without
 //! foreign words neither side finds fault with the other.
-#![no_main]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -10,11 +9,22 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
+use dataplane::Error;
 use dataplane::api::{Calls, DeadReason, Event, FlowId, ListenerId};
 use dataplane::backend::{Backend, Polled};
 use dataplane::isolated::{ApplicationSide, Limits, Queued, Rings, StackSide};
-use dataplane::Error;
-use libfuzzer_sys::fuzz_target;
+
+use crate::bytes::Bytes;
+use crate::seeds::kept;
+use crate::target::Target;
+
+/// The target.
+pub const TARGET: Target = Target {
+    name: "rings",
+    run,
+    seeds: || kept("rings"),
+    memory_max_bytes: 4 << 20,
+};
 
 const RING_BYTES: usize = 1 << 16;
 const CONTROL_BYTES: u64 = 4096;
@@ -23,31 +33,6 @@ const LIMITS: Limits = Limits {
     queue_bytes: 50_000,
     pool_bytes: 120_000,
 };
-
-/// Bytes of the input, from the front. At the end there are zeros.
-struct Bytes<'a>(&'a [u8]);
-
-impl Bytes<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    fn word(&mut self) -> u64 {
-        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-
-    fn small(&mut self) -> u64 {
-        u64::from(u16::from_le_bytes([self.byte(), self.byte()]))
-    }
-
-    fn length(&mut self) -> usize {
-        usize::try_from(self.small()).unwrap_or(0)
-    }
-}
 
 enum Happens {
     Knock(FlowId),
@@ -182,26 +167,26 @@ fn write_foreign(memory: &File, bytes: &mut Bytes<'_>) {
     let place = match what >> 1 & 3 {
         0 => ring * CONTROL_BYTES / 2,
         1 => ring * CONTROL_BYTES / 2 + 128,
-        2 => data + bytes.small() / 8 * 8 % RING_BYTES as u64,
+        2 => data + u64::from(bytes.u16_le()) / 8 * 8 % RING_BYTES as u64,
         _ => data + u64::from(bytes.byte()) * 8,
     };
     let word = match what >> 3 & 3 {
-        0 => bytes.word(),
+        0 => bytes.u64_le(),
         1 => u64::from(bytes.byte()),
-        2 => bytes.small() << 32 | u64::from(bytes.byte()),
-        _ => bytes.small(),
+        2 => u64::from(bytes.u16_le()) << 32 | u64::from(bytes.byte()),
+        _ => u64::from(bytes.u16_le()),
     };
     memory.write_all_at(&word.to_ne_bytes(), place).unwrap();
 }
 
-fuzz_target!(|data: &[u8]| {
+fn run(data: &[u8]) -> bool {
     let mut bytes = Bytes(data);
     let rings = Rings::new(RING_BYTES).unwrap();
     let memory = File::from(rings.memory().try_clone_to_owned().unwrap());
     let mut application = ApplicationSide::new(rings.try_clone().unwrap(), LIMITS).unwrap();
     let stack = Stack {
         calls: StackCalls {
-            memory_bytes: bytes.length(),
+            memory_bytes: usize::from(bytes.u16_le()),
             ..StackCalls::default()
         },
         ..Stack::default()
@@ -232,7 +217,7 @@ fuzz_target!(|data: &[u8]| {
                 flows[index] = (generation + 1, true);
                 events.push_back(Happens::Knock(flow));
             }
-            1..=3 => events.push_back(Happens::Recv(flow, bytes.length())),
+            1..=3 => events.push_back(Happens::Recv(flow, usize::from(bytes.u16_le()))),
             4 => events.push_back(Happens::Sent(flow)),
             5 => events.push_back(Happens::Finished(flow)),
             6 if is_there => {
@@ -240,7 +225,7 @@ fuzz_target!(|data: &[u8]| {
                 events.push_back(Happens::Dead(flow));
             }
             7 | 8 => {
-                let sent = vec![b's'; bytes.length()];
+                let sent = vec![b's'; usize::from(bytes.u16_le())];
                 application.calls().send(flow, &sent);
             }
             9 => drop(application.calls().send_space_bytes(flow)),
@@ -251,7 +236,7 @@ fuzz_target!(|data: &[u8]| {
                 let mut turn = std::mem::take(&mut events);
                 let result = turn_of_stack(&mut stack, &mut turn);
                 if check(result, is_foreign) {
-                    return;
+                    return false;
                 }
             }
             _ => {
@@ -263,13 +248,14 @@ fuzz_target!(|data: &[u8]| {
                 });
                 let result = polled.and_then(|_| application.flush());
                 if check(result, is_foreign) {
-                    return;
+                    return false;
                 }
                 assert!(application.flows() <= LIMITS.flows_max);
             }
         }
     }
-});
+    true
+}
 
 fn turn_of_stack(
     stack: &mut StackSide<Stack>,

@@ -1,11 +1,21 @@
 //! Any bytes at all, as a client of NBD: the negotiation, then requests.
-#![no_main]
 
 use block_server::nbd::handshake::{Catalogue, Handshake, HandshakeStep, TlsPolicy};
-use block_server::nbd::request::{RequestKind, NbdRequest};
+use block_server::nbd::request::{NbdRequest, RequestKind};
 use block_server::nbd::{ExportInfo, Style};
-use libfuzzer_sys::fuzz_target;
 
+use crate::seeds::kept;
+use crate::target::Target;
+
+/// The target.
+pub const TARGET: Target = Target {
+    name: "nbd",
+    run,
+    seeds: || kept("nbd"),
+    memory_max_bytes: 1 << 20,
+};
+
+/// Two exports.
 struct Two;
 
 impl Catalogue for Two {
@@ -38,7 +48,11 @@ fn info() -> ExportInfo {
 }
 
 /// What a connection said and where it ended, if its bytes come in pieces of this length.
-fn negotiate(tls: TlsPolicy, bytes: &[u8], piece: usize) -> (Vec<u8>, usize, Option<(Style, bool)>) {
+fn negotiate(
+    tls: TlsPolicy,
+    bytes: &[u8],
+    piece: usize,
+) -> (Vec<u8>, usize, Option<(Style, bool)>) {
     let mut handshake = Handshake::new(tls);
     let mut out = Vec::new();
     let (mut at, mut end) = (0, 0);
@@ -52,14 +66,16 @@ fn negotiate(tls: TlsPolicy, bytes: &[u8], piece: usize) -> (Vec<u8>, usize, Opt
             HandshakeStep::Wait => end = (end + piece).min(bytes.len()),
             HandshakeStep::StartTls => handshake.on_tls(),
             HandshakeStep::Close => return (out, at, None),
-            HandshakeStep::Begin(chosen) => return (out, at, Some((chosen.style, chosen.has_allocation))),
+            HandshakeStep::Begin(chosen) => {
+                return (out, at, Some((chosen.style, chosen.has_allocation)));
+            }
         }
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+fn run(data: &[u8]) -> bool {
     let Some((&how, bytes)) = data.split_first() else {
-        return;
+        return false;
     };
     let tls = match how % 3 {
         0 => TlsPolicy::None,
@@ -76,10 +92,12 @@ fuzz_target!(|data: &[u8]| {
         Some((style, has_allocation)) => (whole.1, style, has_allocation),
         None => (0, styles[usize::from(how) % 3], how & 64 != 0),
     };
+    let mut is_accepted = whole.2.is_some();
     while let Ok(Some((request, used))) = NbdRequest::parse(&bytes[at..], style) {
         assert!(used > 0 && used <= bytes.len() - at);
+        is_accepted = true;
         if request.kind == RequestKind::Disconnect {
-            return;
+            break;
         }
         if request.check(&info(), style, has_allocation).is_ok() && request.len_bytes > 0 {
             let end = request.offset.checked_add(request.len_bytes);
@@ -88,7 +106,8 @@ fuzz_target!(|data: &[u8]| {
         let payload = usize::try_from(request.payload_bytes).unwrap_or(usize::MAX);
         at = match (at + used).checked_add(payload) {
             Some(next) if next <= bytes.len() => next,
-            _ => return,
+            _ => break,
         };
     }
-});
+    is_accepted
+}

@@ -1,16 +1,26 @@
 //! Any frames, calls and delays against the TCP/IP stack. Most frames have correct checksums and
 //! numbers near those of the connection, so that they get past the header parsers.
-#![no_main]
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
 use dataplane::FlowId;
 use dataplane::tcp::wire::ethernet::{self, Mac};
-use dataplane::tcp::wire::segment::{self, ACK, SYN, Segment, ChecksumVerdict};
+use dataplane::tcp::wire::segment::{self, ACK, ChecksumVerdict, SYN, Segment};
 use dataplane::tcp::wire::{Ip, arp, icmp, ip};
 use dataplane::tcp::{ChecksumPolicy, Config, Data, Event, FrameSink, Stack};
-use libfuzzer_sys::fuzz_target;
+
+use crate::bytes::Bytes;
+use crate::seeds::kept;
+use crate::target::Target;
+
+/// The target.
+pub const TARGET: Target = Target {
+    name: "frames",
+    run,
+    seeds: || kept("frames"),
+    memory_max_bytes: 4 << 20,
+};
 
 const LOCAL_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const REMOTE_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -20,36 +30,6 @@ const MTU_BYTES: u16 = 1500;
 const MEMORY_MAX_BYTES: usize = 1 << 16;
 /// What table and timers of 16 connections take at most, with much room to spare.
 const TABLE_MAX_BYTES: usize = 1 << 20;
-
-/// Bytes of the input, from the front. At the end there are zeros.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn take(&mut self, length: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn number(&mut self) -> u32 {
-        u32::from(self.word()) << 16 | u32::from(self.word())
-    }
-
-    /// A piece whose length the input says, of at most 255 × 8 bytes.
-    fn piece(&mut self) -> &'a [u8] {
-        let length = self.byte();
-        let factor = if length & 0x80 == 0 { 1 } else { 8 };
-        self.take(usize::from(length & 0x7f) * factor)
-    }
-}
 
 /// Keeps the last frames. Now and then it is full.
 #[derive(Default)]
@@ -269,9 +249,9 @@ impl World {
                 .wrapping_sub(u32::from(offset & 1) << 15)
         };
         let (sequence, acknowledgement) = match kind & 3 {
-            0 => (bytes.number(), bytes.number()),
-            1 => (near(last.acknowledgement, bytes.word()), last.sequence),
-            2 => (last.acknowledgement, near(last.sequence, bytes.word())),
+            0 => (bytes.u32_be(), bytes.u32_be()),
+            1 => (near(last.acknowledgement, bytes.u16_be()), last.sequence),
+            2 => (last.acknowledgement, near(last.sequence, bytes.u16_be())),
             _ => (last.acknowledgement, last.sequence.wrapping_add(1)),
         };
         let is_first = kind & 4 != 0;
@@ -292,7 +272,7 @@ impl World {
             sequence,
             acknowledgement,
             flags: if is_first { SYN } else { flags | ACK },
-            window: bytes.word(),
+            window: bytes.u16_be(),
             ..Segment::default()
         }
         .write(&mut header);
@@ -347,12 +327,12 @@ impl World {
         };
         match kind & 7 {
             0 | 1 => {
-                let data = vec![kind; usize::from(bytes.word())];
+                let data = vec![kind; usize::from(bytes.u16_be())];
                 let space = self.stack.send_space_bytes(flow);
                 let taken = self.stack.send(flow, &data);
                 assert!(taken <= data.len() && taken <= space);
             }
-            2 => self.stack.receive_done(flow, usize::from(bytes.word())),
+            2 => self.stack.receive_done(flow, usize::from(bytes.u16_be())),
             3 => self.stack.finish(flow),
             4 => self.stack.close(flow),
             5 => self.stack.abort(flow),
@@ -367,7 +347,7 @@ impl World {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+fn run(data: &[u8]) -> bool {
     let mut bytes = Bytes(data);
     let mut world = World::new(bytes.byte());
     while !bytes.0.is_empty() {
@@ -392,7 +372,7 @@ fuzz_target!(|data: &[u8]| {
             4 => world.icmp(&mut bytes),
             5 => {
                 // From a millisecond to about a minute.
-                world.now_us += u64::from(bytes.word()) * 1000;
+                world.now_us += u64::from(bytes.u16_be()) * 1000;
                 let now_us = world.now_us;
                 world.stack.expire(now_us);
                 let _ = world.stack.wait_ms();
@@ -427,7 +407,7 @@ fuzz_target!(|data: &[u8]| {
     world.settle(&[]);
     for _ in 0..360 {
         if world.stack.open_connections() == 0 {
-            return;
+            return !world.sink.sent.is_empty();
         }
         world.now_us += 10_000_000;
         let now_us = world.now_us;
@@ -435,4 +415,4 @@ fuzz_target!(|data: &[u8]| {
         world.settle(&[]);
     }
     panic!("{} connections do not end", world.stack.open_connections());
-});
+}

@@ -1,0 +1,4 @@
+//! libFuzzer on the target `elf`.
+#![no_main]
+
+fuzz::guided!(fuzz::elf::TARGET);

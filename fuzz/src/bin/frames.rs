@@ -1,0 +1,4 @@
+//! libFuzzer on the target `frames`.
+#![no_main]
+
+fuzz::guided!(fuzz::frames::TARGET);

@@ -1,0 +1,4 @@
+//! libFuzzer on the target `hsperf`.
+#![no_main]
+
+fuzz::guided!(fuzz::hsperf::TARGET);

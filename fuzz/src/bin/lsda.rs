@@ -1,0 +1,4 @@
+//! libFuzzer on the target `lsda`.
+#![no_main]
+
+fuzz::guided!(fuzz::lsda::TARGET);

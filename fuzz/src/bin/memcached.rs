@@ -1,0 +1,4 @@
+//! libFuzzer on the target `memcached`.
+#![no_main]
+
+fuzz::guided!(fuzz::memcached::TARGET);

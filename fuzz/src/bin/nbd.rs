@@ -1,0 +1,4 @@
+//! libFuzzer on the target `nbd`.
+#![no_main]
+
+fuzz::guided!(fuzz::nbd::TARGET);

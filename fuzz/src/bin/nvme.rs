@@ -1,0 +1,4 @@
+//! libFuzzer on the target `nvme`.
+#![no_main]
+
+fuzz::guided!(fuzz::nvme::TARGET);

@@ -1,0 +1,4 @@
+//! libFuzzer on the target `perf`.
+#![no_main]
+
+fuzz::guided!(fuzz::perf::TARGET);

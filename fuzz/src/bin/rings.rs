@@ -1,0 +1,4 @@
+//! libFuzzer on the target `rings`.
+#![no_main]
+
+fuzz::guided!(fuzz::rings::TARGET);

@@ -1,0 +1,4 @@
+//! libFuzzer on the target `unwind`.
+#![no_main]
+
+fuzz::guided!(fuzz::unwind::TARGET);
