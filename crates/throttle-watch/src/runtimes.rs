@@ -173,11 +173,15 @@ pub(crate) fn size_go_pools(
 /// Environment variables by which programs are told how many workers to start.
 const WORKER_VARIABLES: [&str; 3] = ["WEB_CONCURRENCY", "WORKERS", "NUM_WORKERS"];
 
-/// Says of each pool of processes where its owner sets how many there are.
+/// Says of each pool where its owner sets how many workers there are.
 pub(crate) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::ThreadPool]) {
     let pids = host::processes_below(roots, group).unwrap_or_default();
-    for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
-        (pool.setting, pool.set_by) = worker_settings(roots, &pids, &pool.name);
+    for pool in pools {
+        if pool.processes > 1 {
+            (pool.setting, pool.set_by) = worker_settings(roots, &pids, &pool.name);
+        } else {
+            pool.setting = throttle::thread_setting(&pool.name).map(str::to_owned);
+        }
     }
 }
 

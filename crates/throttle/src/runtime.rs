@@ -113,6 +113,28 @@ pub fn worker_setting(command: &str) -> Option<&'static str> {
     [script, program, name].into_iter().find_map(setting_of)
 }
 
+/// Threads whose names say which setting their owner has. Tokio has had two names for its workers
+/// (tokio/src/runtime/builder.rs, `thread_name`), of which the kernel keeps 15 bytes.
+const THREADS: [(&str, &str); 3] = [
+    ("tokio-runtime-w", TOKIO),
+    ("tokio-rt-worker", TOKIO),
+    ("puma srv tp ", "threads (-t) of Puma"),
+];
+const TOKIO: &str = "worker_threads of Tokio, or TOKIO_WORKER_THREADS";
+
+/// Where the owner of a pool of threads in one process sets how many there are, by their name.
+///
+/// ```
+/// use throttle::thread_setting;
+/// assert_eq!(thread_setting("puma srv tp *"), Some("threads (-t) of Puma"));
+/// assert_eq!(thread_setting("http-worker-*"), None);
+/// ```
+#[must_use]
+pub fn thread_setting(name: &str) -> Option<&'static str> {
+    let known = THREADS.iter().find(|(prefix, _)| name.starts_with(prefix));
+    known.map(|(_, setting)| *setting)
+}
+
 /// Kinds of PostgreSQL's processes that serve no client, as `ps` shows them
 /// (src/backend/utils/init/miscinit.c, GetBackendTypeDesc).
 const POSTGRES_HELPERS: [&str; 13] = [
@@ -224,7 +246,7 @@ pub fn ignores_quota(
 
 #[cfg(test)]
 mod tests {
-    use super::{is_helper, worker_setting};
+    use super::{TOKIO, is_helper, thread_setting, worker_setting};
 
     #[test]
     fn workers_are_known_by_the_program_not_by_a_word_somewhere() {
@@ -271,6 +293,15 @@ mod tests {
         ] {
             assert_eq!(worker_setting(command), setting, "{command}");
         }
+    }
+
+    #[test]
+    fn threads_are_known_by_the_names_that_the_kernel_keeps() {
+        for name in ["tokio-runtime-worker", "tokio-rt-worker"] {
+            let kept = &name[..15];
+            assert_eq!(thread_setting(kept), Some(TOKIO), "{kept}");
+        }
+        assert_eq!(thread_setting("tokio"), None);
     }
 
     #[test]
