@@ -2,6 +2,7 @@
 //! `cargo xtask bench warm-start`: what earlier experiments, which help or mislead, make of it.
 //! `cargo xtask bench relayout`: servers as they are, re-laid out, and laid out by others.
 //! `cargo xtask bench throttle`: what the model of throttling predicts against what is seen.
+//! `cargo xtask bench pools`: what `throttle advise` recommends for pools of workers, under load.
 //! `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
 //! `cargo xtask bench wire-latency`: latencies read off the wire against the truth.
@@ -46,6 +47,12 @@ usage: cargo xtask bench relayout [PART…]
 usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
 
   as root, about 12 minutes; writes docs/results/throttle-model.{json,md}
+
+usage: cargo xtask bench pools [--services A,B] [--repeats N] [--seconds S] [--record-s S] [--minutes M] [--again]
+
+  as root, with nothing else on the machine, about 1.5 hours; writes docs/results/pools.{json,md}. What is kept in the JSON file is not
+  run again: with --minutes the bench ends before that time, and goes on when it is started again; --again forgets what is kept
+  --services A,B  of 'Node.js cluster', gunicorn, uvicorn, Puma, PHP-FPM, PostgreSQL, nginx, 'Rust (Tokio)'
 
 usage: cargo xtask bench agent [--seconds S]
 
@@ -95,6 +102,10 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
             script(root, "throttle/model.py", "", options)
+        }
+        ["pools", options @ ..] => {
+            install::install(install::BENCH_POOLS)?;
+            script(root, "pools/run.py", "", options)
         }
         ["agent", options @ ..] => {
             install::install(install::BENCH_AGENT)?;
