@@ -3,6 +3,7 @@
 //! `cargo xtask bench relayout`: servers as they are, re-laid out, and laid out by others.
 //! `cargo xtask bench throttle`: what the model of throttling predicts against what is seen.
 //! `cargo xtask bench pools`: what `throttle advise` recommends for pools of workers, under load.
+//! `cargo xtask bench newcomer`: a newcomer's first experiments, each to its verdict.
 //! `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
 //! `cargo xtask bench wire-latency`: latencies read off the wire against the truth.
@@ -83,6 +84,11 @@ usage: cargo xtask bench block [PART…]
   draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long,
   OBJECTIVES_US the objectives, which otherwise are 1000,2200,5000 and one that the slowest second of the disk alone holds
 
+usage: cargo xtask bench newcomer [--experiments A,B] [--minutes M] [--again]
+
+  as root, about half an hour; writes docs/results/newcomer.{json,md} and a report for each of haproxy, redis, nginx-workers-aa and
+  nginx-live. What is kept is not run again, unless --again is given. The exit code is 1 if an evaluation failed
+
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
@@ -106,6 +112,10 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["pools", options @ ..] => {
             install::install(install::BENCH_POOLS)?;
             script(root, "pools/run.py", "", options)
+        }
+        ["newcomer", options @ ..] => {
+            install::install(install::BENCH_NEWCOMER)?;
+            script(root, "newcomer/run.py", "", options)
         }
         ["agent", options @ ..] => {
             install::install(install::BENCH_AGENT)?;

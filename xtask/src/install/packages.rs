@@ -366,6 +366,8 @@ pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask bench throttle` needs.
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
+/// What `cargo xtask bench newcomer` needs.
+pub(crate) const BENCH_NEWCOMER: &[Need] = &[HAPROXY, NGINX, WRK, REDIS, REDIS_TOOLS, PYTHON];
 /// What `cargo xtask bench pools` needs.
 pub(crate) const BENCH_POOLS: &[Need] = &[
     NODE, GUNICORN, UVICORN, PUMA, PHP_FPM, POSTGRES, NGINX, PYTHON,
@@ -413,4 +415,13 @@ pub(crate) const BENCH_RELAYOUT: &[Need] = &[
 /// What `cargo xtask stress relayout` needs besides.
 pub(crate) const STRESS_RELAYOUT: &[Need] = &[PYTHON_3_11, MARIADB_TEST, PYTHON_TEST];
 /// What `cargo xtask examples` needs.
-pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, HAPROXY, POSTGRES, JDK, MAVEN];
+pub(crate) const EXAMPLES: &[Need] = &[
+    NGINX,
+    WRK,
+    HAPROXY,
+    POSTGRES,
+    JDK,
+    MAVEN,
+    REDIS,
+    REDIS_TOOLS,
+];
