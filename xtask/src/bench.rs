@@ -3,6 +3,7 @@
 //! `cargo xtask bench relayout`: servers as they are, re-laid out, and laid out by others.
 //! `cargo xtask bench throttle`: what the model of throttling predicts against what is seen.
 //! `cargo xtask bench pools`: what `throttle advise` recommends for pools of workers, under load.
+//! `cargo xtask bench published`: published results, reproduced by the examples.
 //! `cargo xtask bench newcomer`: a newcomer's first experiments, each to its verdict.
 //! `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
@@ -84,6 +85,13 @@ usage: cargo xtask bench block [PART…]
   draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long,
   OBJECTIVES_US the objectives, which otherwise are 1000,2200,5000 and one that the slowest second of the disk alone holds
 
+usage: cargo xtask bench published [--parts A,B] [--minutes M] [--again]
+
+  as root, with nothing else on the machine, about 9 hours; writes docs/results/published.{json,md} and a report for each part. What is
+  kept is not run again: with --minutes (60 at least) the bench ends before that time, and goes on when it is started again
+  --parts A,B     of graal-inlining, graal-inlining-experiment-c2, nginx-proxy-ei, nginx-proxy-ucb, nginx-proxy-poi, throttled-go and
+                  throttled-jvm
+
 usage: cargo xtask bench newcomer [--experiments A,B] [--minutes M] [--again]
 
   as root, about half an hour; writes docs/results/newcomer.{json,md} and a report for each of haproxy, redis, nginx-workers-aa and
@@ -112,6 +120,10 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["pools", options @ ..] => {
             install::install(install::BENCH_POOLS)?;
             script(root, "pools/run.py", "", options)
+        }
+        ["published", options @ ..] => {
+            install::install(install::BENCH_PUBLISHED)?;
+            script(root, "published/run.py", "", options)
         }
         ["newcomer", options @ ..] => {
             install::install(install::BENCH_NEWCOMER)?;

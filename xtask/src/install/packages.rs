@@ -283,6 +283,11 @@ const NODE: Need = Need {
     package: "nodejs",
     purpose: "a service that works by processes",
 };
+const GO: Need = Need {
+    present: Present::Program("go"),
+    package: "golang-go",
+    purpose: "builds a service in Go",
+};
 const GUNICORN: Need = Need {
     present: Present::Program("/usr/bin/gunicorn"),
     package: "gunicorn",
@@ -366,6 +371,9 @@ pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask bench throttle` needs.
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
+/// What `cargo xtask bench published` needs; Go comes from Debian where there is no other.
+pub(crate) const BENCH_PUBLISHED: &[Need] =
+    &[NGINX, WRK, IPROUTE, JDK, MAVEN, GO, CURL, PYTHON];
 /// What `cargo xtask bench newcomer` needs.
 pub(crate) const BENCH_NEWCOMER: &[Need] = &[HAPROXY, NGINX, WRK, REDIS, REDIS_TOOLS, PYTHON];
 /// What `cargo xtask bench pools` needs.
