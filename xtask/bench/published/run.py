@@ -101,12 +101,20 @@ def run_until(words, seconds):
     try:
         return running.wait(seconds)
     except subprocess.TimeoutExpired:
-        running.terminate()
-        return running.wait(END_S)
+        return ended(running)
     except BaseException:
-        running.terminate()
-        running.wait(END_S)
+        ended(running)
         raise
+
+
+def ended(running):
+    """Ends a command that restores the host first; its exit code."""
+    running.terminate()
+    try:
+        return running.wait(END_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        return running.wait()
 
 
 def experiment(name, kept):
