@@ -36,13 +36,15 @@ usage: cargo xtask bench warm-start [--data DIR] [--out DIR] [--problems A,B] [-
   options as above, the runs in raw/warm-start.jsonl.gz; Slackline with and without earlier experiments, about half an hour
 
 usage: cargo xtask bench relayout [PART…]
+       cargo xtask bench relayout PART OPTIONS-OF-ITS-SCRIPT
 
   as root, with nothing else on the machine, about an hour for all parts, each into a file of docs/results/:
   side-by-side  a server that is re-laid out beside one that is never touched
   peers         untouched, Slackline, BOLT with the same counts, and huge pages, in turns
   programs      what the command itself shows or declines: MariaDB, PostgreSQL, SQLite, nginx, memcached, Redis, CPython
   profiling     throughput while the server is profiled
-  second-start  a server by the profile that the last one left, under the same and under another workload
+  second-start  a server by the profile that the last one left, under the same and under another workload: half an hour, in pieces
+                with --minutes M; writes a page, too
   connections   how long MariaDB with 4, 50 and 500 busy connections stands still
   pauses        how long processes of 51, 501 and 5,001 threads stand still (printed only)
 
@@ -112,7 +114,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments {
         ["tuners", options @ ..] => tuners(root, options, &TUNERS),
         ["warm-start", options @ ..] => tuners(root, options, &WARM_START),
-        ["relayout", names @ ..] => relayout(root, names),
+        ["relayout", arguments @ ..] => relayout(root, arguments),
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
             script(root, "throttle/model.py", "", options)
@@ -179,7 +181,13 @@ const RELAYOUT: &[(&str, &str, &str)] = &[
 ];
 const PAUSES: &str = "pauses";
 
-fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
+fn relayout(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    let is_option = |word: &&str| word.starts_with("--");
+    let first = arguments.iter().position(is_option);
+    let (names, options) = arguments.split_at(first.unwrap_or(arguments.len()));
+    if !options.is_empty() && names.len() != 1 {
+        bail!("options are those of one part: name it before them\n{USAGE}");
+    }
     let known = |name: &&&str| RELAYOUT.iter().any(|(part, ..)| part == *name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         bail!("no part {unknown:?}\n{USAGE}");
@@ -191,7 +199,7 @@ fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
     for (name, path, out) in RELAYOUT.iter().filter(|(name, ..)| is_wanted(name)) {
         let is_done = match *name {
             PAUSES => pauses(root)?,
-            _ => script(root, path, out, &[])? == ExitCode::SUCCESS,
+            _ => script(root, path, out, options)? == ExitCode::SUCCESS,
         };
         if !is_done {
             code = ExitCode::FAILURE;
