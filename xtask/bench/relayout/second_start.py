@@ -163,7 +163,7 @@ def gain(status):
     found = status["gain"]
     if not found:
         return status["reason"] or status["state"]
-    return percent([100 * (found[key] - 1) for key in ("estimate", "low", "high")])
+    return percent([100 * (found[key] - 1) for key in ("ratio", "low", "high")])
 
 
 def page(series):
