@@ -182,7 +182,7 @@ def page(series):
     for start in starts:
         status = start["second_start"]
         cover = status["cover"]
-        cells = [start["first"], start["second"], "yes" if status["by_kept_profile"] else "no", "–" if cover is None else f"{100 * cover:.0f} %",
+        cells = [start["first"], start["second"], "yes" if status["by_kept_profile"] else "no", "–" if cover is None else f"{100 * cover['share']:.0f} %",
                  "–" if status["until_installed_s"] is None else f"{status['until_installed_s']:.1f} s", f"{status['until_verified_s']:.0f} s",
                  gain(status)]
         lines.append("| " + " | ".join(cells) + " |")
