@@ -473,14 +473,14 @@ mod tests {
         let roots = Roots::at(root);
         let settings = |pool: &str| worker_settings(&roots, &[10, 11, 12, 21, 31], pool);
         let said = |setting: &str| Some(setting.to_owned());
-        assert_eq!(settings("python3"), (said("--workers of uvicorn"), None));
+        assert_eq!(settings("python*"), (said("--workers of uvicorn"), None));
         assert_eq!(
             settings("puma srv tp *"),
             (said("workers (-w) of Puma"), said("WEB_CONCURRENCY"))
         );
         assert_eq!(settings("app"), (None, None));
         // What starts the workers may be out of sight.
-        assert_eq!(worker_settings(&roots, &[11, 12], "python3"), (None, None));
+        assert_eq!(worker_settings(&roots, &[11, 12], "python*"), (None, None));
     }
 
     #[test]

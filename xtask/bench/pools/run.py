@@ -162,8 +162,9 @@ def measure(kind, kept, options):
                     continue
                 setting = part["settings"][name]
                 running.put(setting["workers"], setting["limit"])
-                running.at_rate(part["rate_per_s"], WARM_S)
-                run = running.at_rate(part["rate_per_s"], options.seconds)
+                running.at_rate(part["rate_per_s"], WARM_S, repeat)
+                # The settings of one repetition get the same arrivals.
+                run = running.at_rate(part["rate_per_s"], options.seconds, repeat)
                 part["runs"].append({"setting": name, "repeat": repeat} | run)
                 print(kind.name, repeat, name, run, flush=True)
                 kept.keep()

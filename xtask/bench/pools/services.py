@@ -227,14 +227,14 @@ class Running:
             return float(re.search(r"tps = ([0-9.]+)", out)[1])
         return self.load(seconds, "--closed")["requests_per_s"]
 
-    def at_rate(self, rate, seconds):
-        """The client's figures of an open loop: 99th percentile in ms, errors, and who was too slow."""
+    def at_rate(self, rate, seconds, seed):
+        """The client's figures of an open loop: 99th percentile in ms, errors, and who was too slow. One seed, the same arrivals."""
         before = self.group.periods()
         if self.kind.is_postgres:
-            latencies = self.pgbench_latencies(rate, seconds)
+            latencies = self.pgbench_latencies(rate, seconds, seed)
             found = {"p99_ms": quantile(latencies, 0.99) / 1000, "requests": len(latencies), "errors": 0, "bottleneck": None}
         else:
-            report = self.load(seconds, "--rate", rate)
+            report = self.load(seconds, "--rate", rate, "--seed", seed)
             found = {"p99_ms": report["latency_p99_us"] / 1000} | {key: report[key] for key in ("requests", "errors", "bottleneck")}
         after = self.group.periods()
         return found | {"throttled_share": (after[1] - before[1]) / max(after[0] - before[0], 1)}
@@ -268,12 +268,12 @@ class Running:
             raise RuntimeError(f"pgbench: {done.stderr}")
         return done.stdout
 
-    def pgbench_latencies(self, rate, seconds):
+    def pgbench_latencies(self, rate, seconds, seed):
         """Of each transaction, from the time at which it was due, in µs."""
         prefix = os.path.join(self.directory, "transactions")
         for path in glob.glob(f"{prefix}.*"):
             os.remove(path)
-        self.pgbench(seconds, rate, "--log", f"--log-prefix={prefix}")
+        self.pgbench(seconds, rate, "--log", f"--log-prefix={prefix}", f"--random-seed={seed}")
         latencies = []
         for path in glob.glob(f"{prefix}.*"):
             with open(path) as file:
