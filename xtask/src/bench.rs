@@ -2,6 +2,9 @@
 //! `cargo xtask bench warm-start`: what earlier experiments, which help or mislead, make of it.
 //! `cargo xtask bench relayout`: servers as they are, re-laid out, and laid out by others.
 //! `cargo xtask bench throttle`: what the model of throttling predicts against what is seen.
+//! `cargo xtask bench pools`: what `throttle advise` recommends for pools of workers, under load.
+//! `cargo xtask bench published`: published results, reproduced by the examples.
+//! `cargo xtask bench newcomer`: a newcomer's first experiments, each to its verdict.
 //! `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
 //! `cargo xtask bench wire-latency`: latencies read off the wire against the truth.
@@ -33,19 +36,27 @@ usage: cargo xtask bench warm-start [--data DIR] [--out DIR] [--problems A,B] [-
   options as above, the runs in raw/warm-start.jsonl.gz; Slackline with and without earlier experiments, about half an hour
 
 usage: cargo xtask bench relayout [PART…]
+       cargo xtask bench relayout PART OPTIONS-OF-ITS-SCRIPT
 
   as root, with nothing else on the machine, about an hour for all parts, each into a file of docs/results/:
   side-by-side  a server that is re-laid out beside one that is never touched
   peers         untouched, Slackline, BOLT with the same counts, and huge pages, in turns
   programs      what the command itself shows or declines: MariaDB, PostgreSQL, SQLite, nginx, memcached, Redis, CPython
   profiling     throughput while the server is profiled
-  second-start  a server by the profile that the last one left, under the same and under another workload
+  second-start  a server by the profile that the last one left, under the same and under another workload: half an hour, in pieces
+                with --minutes M; writes a page, too
   connections   how long MariaDB with 4, 50 and 500 busy connections stands still
   pauses        how long processes of 51, 501 and 5,001 threads stand still (printed only)
 
 usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
 
   as root, about 12 minutes; writes docs/results/throttle-model.{json,md}
+
+usage: cargo xtask bench pools [--services A,B] [--repeats N] [--seconds S] [--record-s S] [--minutes M] [--again]
+
+  as root, with nothing else on the machine, about 1.5 hours; writes docs/results/pools.{json,md}. What is kept in the JSON file is not
+  run again: with --minutes the bench ends before that time, and goes on when it is started again; --again forgets what is kept
+  --services A,B  of 'Node.js cluster', gunicorn, uvicorn, Puma, PHP-FPM, PostgreSQL, nginx, 'Rust (Tokio)'
 
 usage: cargo xtask bench agent [--seconds S]
 
@@ -76,6 +87,18 @@ usage: cargo xtask bench block [PART…]
   draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long,
   OBJECTIVES_US the objectives, which otherwise are 1000,2200,5000 and one that the slowest second of the disk alone holds
 
+usage: cargo xtask bench published [--parts A,B] [--minutes M] [--again]
+
+  as root, with nothing else on the machine, about 9 hours; writes docs/results/published.{json,md} and a report for each part. What is
+  kept is not run again: with --minutes (60 at least) the bench ends before that time, and goes on when it is started again
+  --parts A,B     of graal-inlining, graal-inlining-experiment-c2, nginx-proxy-ei, nginx-proxy-ucb, nginx-proxy-poi, throttled-go and
+                  throttled-jvm
+
+usage: cargo xtask bench newcomer [--experiments A,B] [--minutes M] [--again]
+
+  as root, about half an hour; writes docs/results/newcomer.{json,md} and a report for each of haproxy, redis, nginx-workers-aa and
+  nginx-live. What is kept is not run again, unless --again is given. The exit code is 1 if an evaluation failed
+
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
@@ -91,10 +114,22 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments {
         ["tuners", options @ ..] => tuners(root, options, &TUNERS),
         ["warm-start", options @ ..] => tuners(root, options, &WARM_START),
-        ["relayout", names @ ..] => relayout(root, names),
+        ["relayout", arguments @ ..] => relayout(root, arguments),
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
             script(root, "throttle/model.py", "", options)
+        }
+        ["pools", options @ ..] => {
+            install::install(install::BENCH_POOLS)?;
+            script(root, "pools/run.py", "", options)
+        }
+        ["published", options @ ..] => {
+            install::install(install::BENCH_PUBLISHED)?;
+            script(root, "published/run.py", "", options)
+        }
+        ["newcomer", options @ ..] => {
+            install::install(install::BENCH_NEWCOMER)?;
+            script(root, "newcomer/run.py", "", options)
         }
         ["agent", options @ ..] => {
             install::install(install::BENCH_AGENT)?;
@@ -146,7 +181,13 @@ const RELAYOUT: &[(&str, &str, &str)] = &[
 ];
 const PAUSES: &str = "pauses";
 
-fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
+fn relayout(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    let is_option = |word: &&str| word.starts_with("--");
+    let first = arguments.iter().position(is_option);
+    let (names, options) = arguments.split_at(first.unwrap_or(arguments.len()));
+    if !options.is_empty() && names.len() != 1 {
+        bail!("options are those of one part: name it before them\n{USAGE}");
+    }
     let known = |name: &&&str| RELAYOUT.iter().any(|(part, ..)| part == *name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         bail!("no part {unknown:?}\n{USAGE}");
@@ -158,7 +199,7 @@ fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
     for (name, path, out) in RELAYOUT.iter().filter(|(name, ..)| is_wanted(name)) {
         let is_done = match *name {
             PAUSES => pauses(root)?,
-            _ => script(root, path, out, &[])? == ExitCode::SUCCESS,
+            _ => script(root, path, out, options)? == ExitCode::SUCCESS,
         };
         if !is_done {
             code = ExitCode::FAILURE;

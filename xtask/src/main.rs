@@ -44,6 +44,9 @@ usage: cargo xtask VERB
   bench warm-start  the optimiser after earlier experiments that help or mislead, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
+  bench pools       what `throttle advise` recommends for pools of workers against two alternatives, into docs/results/
+  bench published   published tuning results, reproduced by the examples, into docs/results/
+  bench newcomer    HAProxy, Redis, A/A and sysctls of the live host, each to a verdict, into docs/results/
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
   bench load        the load generator against wrk, oha and arithmetic, into docs/results/
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/

@@ -147,6 +147,7 @@ pub(crate) fn evaluation(role: Role, mut row: EvaluationRow) -> Result<Evaluatio
     // Most have no text, and a table is made of thousands.
     let has_text = texts.iter().any(|it| it.is_some())
         || record.crash.is_some()
+        || record.begun.is_some()
         || values.any(|value| matches!(value, bayes_opt::Value::Text(_)));
     if role == Role::Write || !has_text {
         return Ok(row);

@@ -1,13 +1,15 @@
 //! A watch of one group: the scheduler's tracepoints, given to [`throttle::SchedTrace`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use host::{CgroupReader, CgroupSample, CpuTimes, HostError, Roots};
 use throttle::{BandwidthCounters, SchedTrace};
 
 use crate::error::ThrottleError;
+use crate::runtimes::words;
 use crate::say::Say;
+use crate::thread_status::ThreadStatus;
 use crate::tracepoints::{Tracepoints, monotonic_ns};
 
 /// Pages of each CPU's buffer, as a power of two: 1 MiB holds about 10,000 switches.
@@ -112,24 +114,68 @@ fn look(roots: &Roots, group: &str, schedule: &mut SchedTrace) -> Result<Vec<u32
     let threads: HashSet<u32> = host::threads_below(roots, group)?.into_iter().collect();
     let gone = schedule.threads().filter(|known| !threads.contains(known));
     let gone = gone.collect();
-    for thread in threads {
-        if !schedule.is_named(thread) {
-            let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
-            schedule.add(thread, name.trim());
-            if let Some(process) = process_of(thread) {
-                schedule.set_process(thread, process);
-            }
+    let new = threads.iter().filter(|thread| !schedule.is_named(**thread));
+    let found: Vec<FoundThread> = new.map(|thread| FoundThread::read(roots, *thread)).collect();
+    let beside = beside_workers(&found);
+    for thread in &found {
+        schedule.add(thread.id, &thread.name);
+        let process = thread.status.map(|status| status.process);
+        if let Some(process) = process.filter(|process| !beside.contains(process)) {
+            schedule.set_process(thread.id, process);
         }
     }
     Ok(gone)
 }
 
-/// The process that a thread belongs to (proc_pid_status(5), `Tgid`).
-fn process_of(thread: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
+/// A thread that was found in the group.
+struct FoundThread {
+    id: u32,
+    name: String,
+    status: Option<ThreadStatus>,
+    /// It is a process that serves no request, by its command line.
+    is_helper: bool,
+}
+
+impl FoundThread {
+    fn read(roots: &Roots, id: u32) -> Self {
+        let read = |file: &str| std::fs::read(roots.proc(format!("{id}/{file}"))).ok();
+        let name = read("comm").unwrap_or_default();
+        let status = ThreadStatus::read(roots, id);
+        let is_process = status.is_some_and(|status| status.process == id);
+        let command = is_process.then(|| read("cmdline")).flatten();
+        let command = words(&command.unwrap_or_default()).join(" ");
+        Self {
+            id,
+            name: String::from_utf8_lossy(&name).trim().to_owned(),
+            status,
+            is_helper: throttle::is_helper(&command),
+        }
+    }
+}
+
+/// The processes that are no workers: helpers, and each one that has started several others of its
+/// name, as the master of a pool of processes has. They are not counted with the pool.
+fn beside_workers(found: &[FoundThread]) -> HashSet<u32> {
+    let names: HashMap<u32, &str> = found.iter().map(|it| (it.id, it.name.as_str())).collect();
+    let mut workers_of: HashMap<u32, usize> = HashMap::new();
+    let mut beside = HashSet::new();
+    for thread in found {
+        let Some(status) = thread.status.filter(|status| status.process == thread.id) else {
+            continue;
+        };
+        if thread.is_helper {
+            beside.insert(thread.id);
+        } else if names.get(&status.parent) == Some(&thread.name.as_str()) {
+            *workers_of.entry(status.parent).or_default() += 1;
+        }
+    }
+    beside.extend(
+        workers_of
+            .into_iter()
+            .filter(|(_, workers)| *workers > 1)
+            .map(|(master, _)| master),
+    );
+    beside
 }
 
 /// The counters of the group that has the limit, and the CPU time of the watched one, if that is
@@ -188,6 +234,45 @@ mod tests {
             ..BandwidthCounters::default()
         };
         assert_eq!(difference(&more, &less), none);
+    }
+
+    fn process(id: u32, parent: u32, name: &str) -> FoundThread {
+        FoundThread {
+            id,
+            name: name.to_owned(),
+            status: Some(ThreadStatus {
+                process: id,
+                parent,
+            }),
+            is_helper: false,
+        }
+    }
+
+    #[test]
+    fn masters_and_helpers_are_no_workers() {
+        let mut found = vec![
+            process(10, 1, "gunicorn"),
+            process(11, 10, "gunicorn"),
+            process(12, 10, "gunicorn"),
+            // A thread of a worker is no worker of its own.
+            FoundThread {
+                id: 13,
+                ..process(11, 10, "gunicorn")
+            },
+            // Who starts a single one may work, too.
+            process(20, 1, "app"),
+            process(21, 20, "app"),
+            // Who starts others of another name is in another pool.
+            process(30, 1, "uvicorn"),
+            process(31, 30, "python3"),
+            process(32, 30, "python3"),
+        ];
+        assert_eq!(beside_workers(&found), [10].into());
+        found.push(FoundThread {
+            is_helper: true,
+            ..process(33, 30, "python3")
+        });
+        assert_eq!(beside_workers(&found), [10, 33].into());
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod say;
 mod service;
 mod shell;
 mod target;
+mod thread_status;
 mod tracepoints;
 mod watch;
 

@@ -6,6 +6,8 @@ use host::Roots;
 use object::read::{Object as _, ObjectSection as _, ReadCache};
 use throttle::{Observed, Sizing, ignores_quota};
 
+use crate::thread_status::ThreadStatus;
+
 /// Where Go's linker writes the version (debug/buildinfo), and where in it the version's length is.
 const GO_SECTION: &str = ".go.buildinfo";
 const GO_VERSION_AT: usize = 32;
@@ -171,29 +173,61 @@ pub(crate) fn size_go_pools(
 /// Environment variables by which programs are told how many workers to start.
 const WORKER_VARIABLES: [&str; 3] = ["WEB_CONCURRENCY", "WORKERS", "NUM_WORKERS"];
 
-/// Says of each pool of processes where its owner sets how many there are.
+/// Says of each pool where its owner sets how many workers there are.
 pub(crate) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::ThreadPool]) {
     let pids = host::processes_below(roots, group).unwrap_or_default();
-    for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
-        let of_pool = pids.iter().find_map(|pid| {
-            let comm = read(roots, *pid, "comm")?;
-            let comm = String::from_utf8_lossy(&comm);
-            let is_it = throttle::pool_name(comm.trim_end()) == pool.name;
-            is_it.then(|| (*pid, comm.trim_end().to_owned()))
-        });
-        let Some((pid, comm)) = of_pool else {
-            continue;
-        };
-        let environment = words(&read(roots, pid, "environ").unwrap_or_default());
-        pool.set_by = environment.iter().find_map(|word| {
-            let (name, value) = word.split_once('=')?;
-            let is_number = value.parse::<usize>().is_ok();
-            (is_number && WORKER_VARIABLES.contains(&name)).then(|| name.to_owned())
-        });
-        let command = words(&read(roots, pid, "cmdline").unwrap_or_default());
-        let command = format!("{comm} {}", command.join(" "));
-        pool.setting = throttle::worker_setting(&command).map(str::to_owned);
+    for pool in pools {
+        if pool.processes > 1 {
+            (pool.setting, pool.set_by) = worker_settings(roots, &pids, &pool.name);
+        } else {
+            pool.setting = throttle::thread_setting(&pool.name).map(str::to_owned);
+        }
     }
+}
+
+/// What the processes of a pool say of where their number is set: in words, and the variable that
+/// says so to the program.
+fn worker_settings(roots: &Roots, pids: &[u32], pool: &str) -> (Option<String>, Option<String>) {
+    let of_pool = pids.iter().filter(|pid| has_threads(roots, **pid, pool));
+    let of_pool: Vec<u32> = of_pool.copied().collect();
+    let setting_of = |pid: u32| throttle::worker_setting(&command_of(roots, pid));
+    let setting = of_pool.iter().find_map(|pid| {
+        // Workers that Python's multiprocessing starts have a command line of its own.
+        let parent = ThreadStatus::read(roots, *pid).map(|status| status.parent);
+        let parent = parent.filter(|parent| pids.contains(parent));
+        setting_of(*pid).or_else(|| parent.and_then(setting_of))
+    });
+    let variable = of_pool.iter().find_map(|pid| worker_variable(roots, *pid));
+    (setting.map(str::to_owned), variable)
+}
+
+/// Whether a process has threads of a pool. Their names may be other ones than the process's: a
+/// worker of Puma has threads named `puma srv tp 001`.
+fn has_threads(roots: &Roots, pid: u32, pool: &str) -> bool {
+    let threads = std::fs::read_dir(roots.proc(format!("{pid}/task")));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.any(|thread| {
+        let comm = std::fs::read(thread.path().join("comm")).unwrap_or_default();
+        throttle::pool_name(String::from_utf8_lossy(&comm).trim_end()) == pool
+    })
+}
+
+/// The variable by which a process was told how many workers there are.
+fn worker_variable(roots: &Roots, pid: u32) -> Option<String> {
+    let environment = words(&read(roots, pid, "environ").unwrap_or_default());
+    environment.iter().find_map(|word| {
+        let (name, value) = word.split_once('=')?;
+        let is_number = value.parse::<usize>().is_ok();
+        (is_number && WORKER_VARIABLES.contains(&name)).then(|| name.to_owned())
+    })
+}
+
+/// The name of a process and its command line, as [`throttle::worker_setting`] takes them.
+fn command_of(roots: &Roots, pid: u32) -> String {
+    let text = |file: &str| read(roots, pid, file).unwrap_or_default();
+    let comm = text("comm");
+    let comm = String::from_utf8_lossy(&comm);
+    format!("{} {}", comm.trim_end(), words(&text("cmdline")).join(" "))
 }
 
 /// How many threads a Go program runs at once, and what says so, where anything does.
@@ -406,6 +440,47 @@ mod tests {
             );
         }
         assert!(!options.iter().any(|word| word == "heap"), "{options:?}");
+    }
+
+    /// A process of the fake tree, with the names of its other threads.
+    fn process(root: &std::path::Path, id: u32, parent: u32, words: [&str; 3], threads: &[&str]) {
+        let [name, command, environment] = words;
+        let process = root.join(format!("proc/{id}"));
+        for (at, name) in std::iter::once(&name).chain(threads).enumerate() {
+            let thread = process.join(format!("task/{id}{at}"));
+            std::fs::create_dir_all(&thread).unwrap();
+            std::fs::write(thread.join("comm"), format!("{name}\n")).unwrap();
+        }
+        std::fs::write(process.join("comm"), format!("{name}\n")).unwrap();
+        std::fs::write(process.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        std::fs::write(process.join("environ"), environment).unwrap();
+        let status = format!("Tgid:\t{id}\nPPid:\t{parent}\n");
+        std::fs::write(process.join("status"), status).unwrap();
+    }
+
+    #[test]
+    fn workers_are_set_where_their_command_or_its_parents_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let uvicorn = "/usr/bin/python3 /usr/bin/uvicorn --workers 8 asgi:app";
+        let spawned = "/usr/bin/python3 -c spawn_main()";
+        process(root, 10, 1, ["uvicorn", uvicorn, ""], &[]);
+        process(root, 11, 10, ["python3", spawned, ""], &[]);
+        process(root, 12, 10, ["python3", spawned, ""], &[]);
+        let puma = ["ruby", "puma: cluster worker 0: 20 [app]", "WEB_CONCURRENCY=8\0"];
+        process(root, 21, 20, puma, &["puma srv tp 001"]);
+        process(root, 31, 30, ["app", "/srv/app", "WORKERS=many\0"], &[]);
+        let roots = Roots::at(root);
+        let settings = |pool: &str| worker_settings(&roots, &[10, 11, 12, 21, 31], pool);
+        let said = |setting: &str| Some(setting.to_owned());
+        assert_eq!(settings("python*"), (said("--workers of uvicorn"), None));
+        assert_eq!(
+            settings("puma srv tp *"),
+            (said("workers (-w) of Puma"), said("WEB_CONCURRENCY"))
+        );
+        assert_eq!(settings("app"), (None, None));
+        // What starts the workers may be out of sight.
+        assert_eq!(worker_settings(&roots, &[11, 12], "python*"), (None, None));
     }
 
     #[test]

@@ -113,6 +113,66 @@ pub fn worker_setting(command: &str) -> Option<&'static str> {
     [script, program, name].into_iter().find_map(setting_of)
 }
 
+/// Threads whose names say which setting their owner has. Tokio has had two names for its workers
+/// (tokio/src/runtime/builder.rs, `thread_name`), of which the kernel keeps 15 bytes.
+const THREADS: [(&str, &str); 3] = [
+    ("tokio-runtime-w", TOKIO),
+    ("tokio-rt-worker", TOKIO),
+    ("puma srv tp ", "threads (-t) of Puma"),
+];
+const TOKIO: &str = "worker_threads of Tokio, or TOKIO_WORKER_THREADS";
+
+/// Where the owner of a pool of threads in one process sets how many there are, by their name.
+///
+/// ```
+/// use throttle::thread_setting;
+/// assert_eq!(thread_setting("puma srv tp *"), Some("threads (-t) of Puma"));
+/// assert_eq!(thread_setting("http-worker-*"), None);
+/// ```
+#[must_use]
+pub fn thread_setting(name: &str) -> Option<&'static str> {
+    let known = THREADS.iter().find(|(prefix, _)| name.starts_with(prefix));
+    known.map(|(_, setting)| *setting)
+}
+
+/// Kinds of PostgreSQL's processes that serve no client, as `ps` shows them
+/// (src/backend/utils/init/miscinit.c, GetBackendTypeDesc).
+const POSTGRES_HELPERS: [&str; 13] = [
+    "archiver",
+    "autovacuum",
+    "background",
+    "checkpointer",
+    "io worker",
+    "logger",
+    "logical replication",
+    "startup",
+    "stats collector",
+    "walreceiver",
+    "walsender",
+    "walsummarizer",
+    "walwriter",
+];
+
+/// Whether a process beside a program's workers serves no request itself, by its command line.
+///
+/// ```
+/// use throttle::is_helper;
+/// assert!(is_helper("postgres: checkpointer"));
+/// assert!(is_helper("postgres: 15/main: walwriter"));
+/// assert!(!is_helper("postgres: app shop [local] SELECT"));
+/// ```
+#[must_use]
+pub fn is_helper(command: &str) -> bool {
+    if let Some(title) = command.strip_prefix("postgres: ") {
+        // The name of a cluster comes first, where it has one (`cluster_name`).
+        let kind = title.split_once(": ").map_or(title, |(_, kind)| kind);
+        return POSTGRES_HELPERS.iter().any(|helper| kind.starts_with(helper));
+    }
+    // nginx: src/os/unix/ngx_process_cycle.c. The other one watches the files of Python's
+    // multiprocessing (Lib/multiprocessing/resource_tracker.py).
+    command.starts_with("nginx: cache ") || command.contains("multiprocessing.resource_tracker")
+}
+
 /// A program's name without its directory, its version, and the colon of a process title.
 fn program_name(word: &str) -> &str {
     let file = word.rsplit('/').next().unwrap_or_default();
@@ -186,7 +246,7 @@ pub fn ignores_quota(
 
 #[cfg(test)]
 mod tests {
-    use super::worker_setting;
+    use super::{TOKIO, is_helper, thread_setting, worker_setting};
 
     #[test]
     fn workers_are_known_by_the_program_not_by_a_word_somewhere() {
@@ -232,6 +292,37 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(worker_setting(command), setting, "{command}");
+        }
+    }
+
+    #[test]
+    fn threads_are_known_by_the_names_that_the_kernel_keeps() {
+        for name in ["tokio-runtime-worker", "tokio-rt-worker"] {
+            let kept = &name[..15];
+            assert_eq!(thread_setting(kept), Some(TOKIO), "{kept}");
+        }
+        assert_eq!(thread_setting("tokio"), None);
+    }
+
+    #[test]
+    fn helpers_are_told_from_workers_by_their_titles() {
+        let helpers = [
+            "postgres: logical replication launcher",
+            "postgres: 15/main: autovacuum launcher",
+            "nginx: cache manager process",
+            "/usr/bin/python3 -c from multiprocessing.resource_tracker import main;main(4)",
+        ];
+        for command in helpers {
+            assert!(is_helper(command), "{command}");
+        }
+        let workers = [
+            "postgres: 15/main: app shop 127.0.0.1(4711) idle",
+            "nginx: worker process",
+            "/usr/bin/python3 -c from multiprocessing.spawn import spawn_main; spawn_main()",
+            "",
+        ];
+        for command in workers {
+            assert!(!is_helper(command), "{command}");
         }
     }
 }

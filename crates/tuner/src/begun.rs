@@ -53,6 +53,33 @@ impl WarmUp {
     }
 }
 
+impl Begun {
+    /// How the evaluation began, a sentence each: with which control, and after which warm-up.
+    #[must_use]
+    pub fn told(&self) -> Vec<String> {
+        let control = self.control.as_ref().map(|run| match &run.restarted {
+            Some(why) => format!("The control was started again for this evaluation: {why}."),
+            None if run.evaluations == 0 => "The control was started for this evaluation.".into(),
+            None => format!(
+                "The control ran since {:.0} s into the search, and had served {} before.",
+                run.started_s,
+                match run.evaluations {
+                    1 => "1 evaluation".to_owned(),
+                    evaluations => format!("{evaluations} evaluations"),
+                }
+            ),
+        });
+        let warm_up = self.warm_up.as_ref().map(|it| {
+            let took = format!("The warm-up took {:.0} s", it.took_s);
+            it.complaint().map_or_else(
+                || format!("{took}, until both sides were steady."),
+                |complaint| format!("{took}: {complaint}."),
+            )
+        });
+        control.into_iter().chain(warm_up).collect()
+    }
+}
+
 /// How the control went through a search, in one line each: since when it ran, and why it was
 /// started again. `begun` has what is known of each evaluation, by its number.
 #[must_use]
@@ -103,6 +130,41 @@ mod tests {
                 "evaluation 4: one control, from 100 s on, started again: it had ended",
             ]
         );
+    }
+
+    #[test]
+    fn an_evaluation_tells_how_it_began() {
+        let begun = |evaluations: usize, restarted: Option<&str>, unsteady: &[&str]| Begun {
+            control: Some(ControlRun {
+                started_s: 99.6,
+                evaluations,
+                restarted: restarted.map(str::to_owned),
+            }),
+            warm_up: Some(WarmUp {
+                took_s: 34.2,
+                unsteady: unsteady.iter().map(|it| (*it).to_owned()).collect(),
+            }),
+        };
+        let steady = "The warm-up took 34 s, until both sides were steady.";
+        assert_eq!(
+            begun(2, None, &[]).told(),
+            [
+                "The control ran since 100 s into the search, and had served 2 evaluations before.",
+                steady,
+            ]
+        );
+        assert_eq!(
+            begun(0, None, &[]).told(),
+            ["The control was started for this evaluation.", steady]
+        );
+        assert_eq!(
+            begun(0, Some("it had ended"), &["control: errors rise"]).told(),
+            [
+                "The control was started again for this evaluation: it had ended.",
+                "The warm-up took 34 s: never steady within 34 s (control: errors rise).",
+            ]
+        );
+        assert!(Begun::default().told().is_empty());
     }
 
     #[test]

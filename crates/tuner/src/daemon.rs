@@ -73,3 +73,38 @@ pub(crate) fn message(argv: &[String], left: &[Left]) -> String {
         processes.join(", ")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_is_told_its_own_option() {
+        let hint = |command: &str, name: &str| {
+            let left = Left {
+                pid: 7,
+                name: name.to_owned(),
+                is_zombie: false,
+            };
+            let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            let said = message(&argv, &[left]);
+            said.rsplit_once("ended: ").unwrap().1.to_owned()
+        };
+        assert_eq!(
+            hint("/usr/sbin/nginx -c nginx.conf", "nginx"),
+            "nginx needs `daemon off;` in its configuration, or `-g 'daemon off;'`"
+        );
+        assert_eq!(
+            hint("sh start.sh", "redis-server"),
+            "redis-server needs `daemonize no`"
+        );
+        assert_eq!(
+            hint("/usr/sbin/php-fpm8.2 -y fpm.conf", "php-fpm8.2"),
+            "php-fpm needs `--nodaemonize`"
+        );
+        assert_eq!(
+            hint("./app", "nginx-exporter"),
+            "give the option that keeps it in the foreground"
+        );
+    }
+}

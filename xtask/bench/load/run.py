@@ -441,7 +441,8 @@ def main():
     for part in arguments.parts.split(","):
         print(f"-- {part}", flush=True)
         found[part] = PARTS[part](arguments)
-    write(arguments.results, arguments, {name: found.get(name, []) for name in PARTS})
+        # After each: what fails later does not take it along.
+        write(arguments.results, arguments, {name: found.get(name, []) for name in PARTS})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The second start of a program, by what the first left, under the same workload and under another one:
-second_start.py OUTPUT.json [--starts N] [--rounds N] [--block-s S] [--workloads A,B] [--connections N]
+second_start.py OUTPUT.json [--starts N] [--rounds N] [--block-s S] [--workloads A,B] [--connections N] [--minutes M]
 
 For each pair of workloads, a MariaDB under sysbench is laid out for the first one, ended, and started again under the second one.
 Two things are measured there:
@@ -15,6 +15,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ from pathlib import Path
 from mariadb import SLACKLINE, Server, interval, lay_out, relayout
 
 PORT = 33406
+# The longest that one start takes.
+START_S = 300
 
 
 class Loaded:
@@ -122,6 +125,84 @@ def one_start(work, first, second, arguments, rng):
     return result
 
 
+class Kept:
+    """All series of starts: the last one goes on if it was measured in the same way and is not whole."""
+
+    def __init__(self, arguments):
+        self.path = arguments.output
+        self.series = json.loads(self.path.read_text()) if self.path.exists() else []
+        workloads = arguments.workloads.split(",")
+        self.wanted = [[first, second, number] for first in workloads for second in workloads for number in range(arguments.starts)]
+        self.how = {"kernel": os.uname().release, "wanted": self.wanted, "rounds": arguments.rounds, "block_s": arguments.block_s,
+                    "connections": arguments.connections}
+        last = self.series[-1] if self.series else {}
+        if any(last.get(key) != value for key, value in self.how.items()) or not self.missing(last):
+            self.series.append({**self.how, "time": time.strftime("%Y-%m-%d %H:%M"), "starts": []})
+
+    def missing(self, series):
+        done = [[start["first"], start["second"], start["number"]] for start in series["starts"]]
+        return [each for each in self.wanted if each not in done]
+
+    def add(self, start):
+        self.series[-1]["starts"].append(start)
+        following = self.path.with_name(self.path.name + ".next")
+        following.write_text(json.dumps(self.series, indent=1) + "\n")
+        following.replace(self.path)
+        self.path.with_suffix(".md").write_text(page(self.series[-1]))
+
+
+def percent(found):
+    if found is None:
+        return "–"
+    mean, low, high = (f"{value:+.1f}".replace("-", "−") for value in found)
+    return f"{mean} % [{low}, {high}]"
+
+
+def gain(status):
+    """What the command verified."""
+    found = status["gain"]
+    if not found:
+        return status["reason"] or status["state"]
+    return percent([100 * (found[key] - 1) for key in ("ratio", "low", "high")])
+
+
+def page(series):
+    """The last series as a page of docs/results."""
+    starts = sorted(series["starts"], key=lambda start: (start["first"], start["second"], start["number"]))
+    lines = [
+        "# The second start of a program",
+        "",
+        f"`cargo xtask bench relayout second-start`, Linux {series['kernel']}, {os.cpu_count()} CPUs, {series['time']}. A MariaDB under sysbench with "
+        f"{series['connections']} connections was laid out for the first workload and ended. Then it was started again under the second workload, "
+        "and `slackline relayout start --once` ran.",
+        "",
+        "| first workload | second | by the kept profile | covered | in force after | verified after | verified gain, messages per CPU second |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for start in starts:
+        status = start["second_start"]
+        cover = status["cover"]
+        cells = [start["first"], start["second"], "yes" if status["by_kept_profile"] else "no", "–" if cover is None else f"{100 * cover['share']:.0f} %",
+                 "–" if status["until_installed_s"] is None else f"{status['until_installed_s']:.1f} s", f"{status['until_verified_s']:.0f} s",
+                 gain(status)]
+        lines.append("| " + " | ".join(cells) + " |")
+    others = [start for start in starts if "changes" in start]
+    if others:
+        lines += [
+            "",
+            "What the layout of the other workload is worth: queries per CPU second in one process, which is switched between its original code, the "
+            f"layout for the first workload and one for its present workload, {series['rounds']} rounds each. Intervals at 95 %.",
+            "",
+            "| first workload | present workload | other's layout over original | own layout over original | own over other's |",
+            "|---|---|---|---|---|",
+        ]
+        for start in others:
+            found = start["changes"]
+            cells = [start["first"], start["second"], *(percent(found[key]) for key in ("other_over_original", "own_over_original", "own_over_other"))]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
@@ -130,19 +211,28 @@ def main():
     parser.add_argument("--block-s", type=float, default=0.3)
     parser.add_argument("--workloads", default="point_select,read_only")
     parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--minutes", type=float, help="end before that time; what is missing is measured by the next piece")
     arguments = parser.parse_args()
-    rng = random.Random(7)
-    known = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
-    result = {"kernel": os.uname().release, "time": time.strftime("%Y-%m-%d %H:%M"), "starts": []}
-    workloads = arguments.workloads.split(",")
-    for first in workloads:
-        for second in workloads:
-            for _ in range(arguments.starts):
-                with tempfile.TemporaryDirectory() as work:
-                    result["starts"].append(one_start(work, first, second, arguments, rng))
-                last = result["starts"][-1]
-                print(first, second, last.get("changes"), last["second_start"], flush=True)
-                arguments.output.write_text(json.dumps(known + [result], indent=1) + "\n")
+    kept = Kept(arguments)
+    end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    failed = 0
+    for first, second, number in kept.missing(kept.series[-1]):
+        if end is not None and time.monotonic() + START_S > end:
+            break
+        try:
+            with tempfile.TemporaryDirectory() as work:
+                start = one_start(work, first, second, arguments, random.Random(7 + number))
+        except (subprocess.SubprocessError, OSError, TypeError, KeyError, ValueError) as error:
+            print(first, second, number, f"failed: {error!r}", flush=True)
+            failed += 1
+            continue
+        kept.add({**start, "number": number})
+        print(first, second, start.get("changes"), start["second_start"], flush=True)
+    missing = kept.missing(kept.series[-1])
+    if missing:
+        print(f"{len(missing)} of {len(kept.wanted)} starts are missing: start it again.")
+    if failed:
+        sys.exit(1)
 
 
 main()

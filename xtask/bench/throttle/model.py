@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from group import Group
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVICE = os.path.join(HERE, "../../../examples/throttled-jvm/service")
 GROUP = "slackline-throttled-jvm"
@@ -28,35 +30,6 @@ POOL = "worker-*"
 REFRESHERS, COLLECTORS, WORKERS = 16, 8, 32
 # Of each pool, the smallest size and one between: a JVM must be started anew for each.
 SIZES = (1, 4)
-
-
-class Group:
-    """The service's control group: limit and counters, cgroup v1 and v2."""
-
-    def __init__(self):
-        self.v2 = os.path.exists(f"/sys/fs/cgroup/{GROUP}/cpu.max")
-        self.path = f"/sys/fs/cgroup/{GROUP}" if self.v2 else f"/sys/fs/cgroup/cpu/{GROUP}"
-
-    def write(self, name, value):
-        with open(f"{self.path}/{name}", "w") as file:
-            file.write(str(value))
-
-    def limit(self, limit):
-        if self.v2:
-            self.write("cpu.max.burst", 0)
-            self.write("cpu.max", f"{limit['quota_us']} {limit['period_us']}")
-            self.write("cpu.max.burst", limit["burst_us"])
-            return
-        self.write("cpu.cfs_burst_us", 0)
-        self.write("cpu.cfs_quota_us", -1)
-        self.write("cpu.cfs_period_us", limit["period_us"])
-        self.write("cpu.cfs_quota_us", limit["quota_us"])
-        self.write("cpu.cfs_burst_us", limit["burst_us"])
-
-    def periods(self):
-        with open(f"{self.path}/cpu.stat") as file:
-            stat = dict(line.split() for line in file)
-        return int(stat["nr_periods"]), int(stat["nr_throttled"])
 
 
 def start(threads):
@@ -77,14 +50,14 @@ def record(slackline, seconds):
     time.sleep(2)
     with tempfile.TemporaryDirectory() as scratch:
         saved = os.path.join(scratch, "recording.json")
-        before = Group().periods()
+        before = Group(GROUP).periods()
         advised = subprocess.run(
             [slackline, "throttle", "advise", "--cgroup", GROUP, "--duration-s", str(seconds), "--pool", POOL]
             + ["--save", saved, "--json", "-"],
             capture_output=True,
             text=True,
         )
-        after = Group().periods()
+        after = Group(GROUP).periods()
         client = json.loads(load.communicate()[0])
         if advised.returncode > 1:
             sys.exit(advised.stderr)
@@ -184,7 +157,7 @@ def main():
                 if running != setting["threads"]:
                     start(setting["threads"])
                     running = setting["threads"]
-                Group().limit(setting["limit"])
+                Group(GROUP).limit(setting["limit"])
                 found, _ = record(slackline, options.seconds)
                 seen.setdefault(index, []).append(found)
                 print(repetition, setting["threads"], setting["limit"], found, flush=True)

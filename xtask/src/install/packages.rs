@@ -278,6 +278,37 @@ const SQLITE_SHELL: Need = Need {
     purpose: "a database on a remote disk",
 };
 
+const NODE: Need = Need {
+    present: Present::Program("node"),
+    package: "nodejs",
+    purpose: "a service that works by processes",
+};
+const GO: Need = Need {
+    present: Present::Program("go"),
+    package: "golang-go",
+    purpose: "builds a service in Go",
+};
+const GUNICORN: Need = Need {
+    present: Present::Program("/usr/bin/gunicorn"),
+    package: "gunicorn",
+    purpose: "a service that works by processes",
+};
+const UVICORN: Need = Need {
+    present: Present::Program("/usr/bin/uvicorn"),
+    package: "uvicorn",
+    purpose: "a service that works by processes",
+};
+const PUMA: Need = Need {
+    present: Present::Program("puma"),
+    package: "puma",
+    purpose: "a service that works by processes",
+};
+const PHP_FPM: Need = Need {
+    present: Present::Program("php-fpm8.2"),
+    package: "php8.2-fpm",
+    purpose: "a service that works by processes",
+};
+
 /// What `cargo xtask bench block` and `examples/serve-block` need.
 pub(crate) const BLOCK: &[Need] = &[
     LIBNBD,
@@ -340,6 +371,15 @@ pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask bench throttle` needs.
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
+/// What `cargo xtask bench published` needs; Go comes from Debian where there is no other.
+pub(crate) const BENCH_PUBLISHED: &[Need] =
+    &[NGINX, WRK, IPROUTE, JDK, MAVEN, GO, CURL, PYTHON];
+/// What `cargo xtask bench newcomer` needs.
+pub(crate) const BENCH_NEWCOMER: &[Need] = &[HAPROXY, NGINX, WRK, REDIS, REDIS_TOOLS, PYTHON];
+/// What `cargo xtask bench pools` needs.
+pub(crate) const BENCH_POOLS: &[Need] = &[
+    NODE, GUNICORN, UVICORN, PUMA, PHP_FPM, POSTGRES, NGINX, PYTHON,
+];
 /// What `cargo xtask bench agent` needs.
 pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 /// What `cargo xtask bench dataplane` and `examples/serve-cache` need.
@@ -385,4 +425,13 @@ pub(crate) const BENCH_RELAYOUT: &[Need] = &[
 /// What `cargo xtask stress relayout` needs besides.
 pub(crate) const STRESS_RELAYOUT: &[Need] = &[PYTHON_3_11, MARIADB_TEST, PYTHON_TEST];
 /// What `cargo xtask examples` needs.
-pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, HAPROXY, POSTGRES, JDK, MAVEN];
+pub(crate) const EXAMPLES: &[Need] = &[
+    NGINX,
+    WRK,
+    HAPROXY,
+    POSTGRES,
+    JDK,
+    MAVEN,
+    REDIS,
+    REDIS_TOOLS,
+];

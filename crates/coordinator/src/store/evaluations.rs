@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
 use serde::Deserialize;
+use tuner::begun::Begun;
 use tuner::evaluation::{Block, Measurement, Outcome};
 use tuner::report::{EvaluationRecord, Failure};
 
@@ -304,6 +305,22 @@ impl Store {
             })
         });
         points.collect()
+    }
+
+    /// How the evaluations began of which that is known, in order, by their numbers.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn begun(&self, id: i64) -> Result<Vec<(usize, Begun)>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT number, begun FROM evaluations WHERE experiment = $1 AND begun IS NOT NULL ORDER BY number",
+                &[id.into()],
+            )
+        })?;
+        rows.iter()
+            .map(|cells| Ok((usize_of(&cells[0]), json(&cells[1])?)))
+            .collect()
     }
 
     /// Some of the evaluations, best first: the running one, the completed by score, then the

@@ -233,6 +233,12 @@ fn what_is_written_is_read() {
         assert_eq!(row.budget().evaluations, 7);
         assert_eq!(store.runs(id).unwrap(), std::slice::from_ref(&run));
         assert_eq!(store.last_runs(id).unwrap(), Some((1, vec![run.clone()])));
+        let begun = store.begun(id).unwrap();
+        let served = |(number, begun): &(usize, Begun)| {
+            (*number, begun.control.as_ref().map(|run| run.evaluations))
+        };
+        let served: Vec<(usize, Option<usize>)> = begun.iter().map(served).collect();
+        assert_eq!(served, [(1, Some(3)), (2, Some(3))]);
         let mut rows = store.evaluations(id, 1).unwrap();
         assert_eq!(rows.len(), 2);
         // What services printed is read of one alone, or of those that measured nothing.

@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use coordinator::Error;
 use coordinator::store::ExperimentSummary;
+use tuner::begun::Begun;
 use tuner::evaluation::{Block, Outcome, SideOrder};
 use tuner::metrics::lookup;
 use tuner::report::EvaluationRecord;
@@ -64,6 +65,8 @@ struct EvaluationPage {
     began: Option<When>,
     took: String,
     host: Option<String>,
+    /// With which control it began, and after which warm-up.
+    begun: Vec<String>,
     configuration: Vec<Setting>,
     compared: Vec<Compared>,
     /// What the requests of a block are too few for.
@@ -169,6 +172,8 @@ fn evaluation_page(
     let is_there = |number: usize| store.evaluation(id, number).is_ok();
     let summary = readers::summary(role, api::summary(coordinator, id)?);
     let again = serde_json::json!({ "configuration": record.configuration });
+    let names = Names::of(&row.spec);
+    let begun = record.begun.iter().flat_map(Begun::told);
     Ok(page(&EvaluationPage {
         reader: visitor.into(),
         trouble: readers::trouble(coordinator, role),
@@ -187,7 +192,8 @@ fn evaluation_page(
             true => "running".into(),
             false => record.outcome.to_string(),
         },
-        reason: Names::of(&row.spec).text(&reason(app, id, &record, visitor)?),
+        reason: names.text(&reason(app, id, &record, visitor)?),
+        begun: begun.map(|line| names.text(&line)).collect(),
         objective: objective.map_or_else(String::new, |it| {
             format::objective(&row.spec, it, &record.blocks)
         }),

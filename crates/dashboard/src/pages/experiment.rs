@@ -5,7 +5,7 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use coordinator::store::{
-    ExperimentRow, ExperimentSummary, State as ExperimentState, Tally, UserRequest,
+    ExperimentRow, ExperimentSummary, State as ExperimentState, Store, Tally, UserRequest,
 };
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
@@ -25,6 +25,9 @@ use crate::readers;
 use crate::reply::blocking;
 use crate::role::Role;
 use crate::units::Unit;
+
+/// The controls of a search that are listed; a search of days may have hundreds.
+const CONTROLS_MAX: usize = 50;
 
 /// What can be done to an experiment now.
 #[derive(Default)]
@@ -196,6 +199,8 @@ struct ExperimentPage {
     results: Results,
     /// Why the winner is not the first of the table.
     winner_rank: Option<String>,
+    /// The controls that ran on from evaluation to evaluation.
+    controls: Vec<String>,
     parameters: Vec<String>,
     queue: Vec<String>,
     promoted: Vec<String>,
@@ -245,6 +250,15 @@ fn fork_question(id: i64, has_measured: bool) -> String {
              in the queue."
         ),
     }
+}
+
+/// The newest controls that ran on from evaluation to evaluation, and why each was started again.
+fn controls(store: &Store, id: i64) -> Result<Vec<String>, Error> {
+    let begun = store.begun(id)?;
+    let begun = begun.iter().map(|(number, begun)| (*number, begun));
+    let lines = tuner::begun::control_runs(begun);
+    let skipped = lines.len().saturating_sub(CONTROLS_MAX);
+    Ok(lines.into_iter().skip(skipped).collect())
 }
 
 /// What the last rollback could not restore.
@@ -315,6 +329,10 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
         winner_rank: api::winner_rank(store, &row)?,
+        controls: readers::lines(role, controls(store, id)?)
+            .iter()
+            .map(|line| names.text(line))
+            .collect(),
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
             .iter()

@@ -91,6 +91,23 @@ fn a_control_that_does_not_come_up_ends_the_tune() {
     gives_up(&toy, &["no-such-server: there is no such program"]);
 }
 
+/// As nginx and Redis go, unless they are told to stay.
+#[test]
+fn a_service_that_goes_into_the_background_is_ended_and_its_option_asked_for() {
+    let mut toy = Toy::new();
+    // The parent of the process that stays has ended, and that process has a session of its own.
+    let daemon = "(setsid sleep 1000 > /dev/null 2>&1 < /dev/null &); exit 0";
+    toy.spec["target"]["start"] = json!(["sh", "-c", daemon]);
+    toy.spec["target"]["ready"]["command"] = json!(["sleep", "0.3"]);
+    gives_up(
+        &toy,
+        &[
+            "the service went into the background: its first process ended with 0 and left sleep ",
+            "give the option that keeps it in the foreground",
+        ],
+    );
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::eventually::eventually;
+use crate::serve::Server;
 use crate::toy::{Ended, Toy};
 
 /// Writes a line for each start, and its pid.
@@ -91,6 +92,7 @@ fn the_control_runs_on_in_the_search_and_the_verification_starts_it_anew() {
         ended.stdout
     );
     toy.assert_clean("a warm control");
+    said_by_serve(&toy);
 
     std::fs::remove_file(toy.path("starts")).unwrap();
     toy.spec["evaluation"]["control"] = json!("fresh");
@@ -98,6 +100,34 @@ fn the_control_runs_on_in_the_search_and_the_verification_starts_it_anew() {
     assert!(report["evaluations"][3]["begun"].is_null());
     assert_eq!(starts(&toy)["control"], 4 + runs(&report));
     assert!(!ended.stdout.contains("one control"), "{}", ended.stdout);
+}
+
+/// The API and the pages of `serve` tell of the control what the report tells.
+fn said_by_serve(toy: &Toy) {
+    let server = Server::start(toy);
+    let file = toy.path("report.json");
+    server
+        .does(&["import", file.to_str().unwrap()])
+        .with_code(0);
+    let last = server.get("/experiments/1/evaluations/4");
+    assert_eq!(last["begun"]["control"]["evaluations"], 3, "{last}");
+    let listed = server.get("/experiments/1/evaluations");
+    assert_eq!(listed[3]["begun"], last["begun"]);
+    let cookie = crate::api::session(&server, "read_token");
+    let page = |path: &str| {
+        let answer = ureq::get(server.page(path)).header("cookie", &cookie).call();
+        answer.unwrap().into_body().read_to_string().unwrap()
+    };
+    let evaluation = page("/experiments/1/evaluations/4");
+    assert!(
+        evaluation.contains("into the search, and had served 3 evaluations before."),
+        "{evaluation}"
+    );
+    let experiment = page("/experiments/1");
+    assert!(
+        experiment.contains("evaluations 1 to 4: one control, from 0 s on"),
+        "{experiment}"
+    );
 }
 
 #[test]
