@@ -156,28 +156,28 @@ impl SharedCache {
         single(
             "connections",
             "gauge",
-            "Connections now.",
+            "Open connections.",
             self.connections(),
         );
-        single("items", "gauge", "Items now.", store.items);
-        single("item_bytes", "gauge", "Bytes of items now.", store.bytes);
+        single("items", "gauge", "Items in the cache.", store.items);
+        single("item_bytes", "gauge", "Bytes that the items take.", store.bytes);
         single(
             "memory_bytes",
             "gauge",
-            "Bytes for items at most.",
+            "Largest number of bytes for items.",
             memory_bytes as u64,
         );
         single(
             "evictions_total",
             "counter",
-            "Items evicted.",
+            "Items removed because their memory was needed.",
             store.evictions,
         );
-        single("expired_total", "counter", "Items expired.", store.expired);
+        single("expired_total", "counter", "Items removed because their time was over.", store.expired);
         single(
             "slab_pages_moved_total",
             "counter",
-            "Pages moved between sizes.",
+            "Memory pages moved from items of one size to items of another size.",
             store.pages_moved,
         );
         dataplane::metrics::shards(&mut page, &self.shards);

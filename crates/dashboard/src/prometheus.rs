@@ -80,7 +80,7 @@ fn text(experiments: &[ExperimentSummary], is_in_trouble: bool, cpu_s: f64) -> S
     family(
         "slackline_promoted",
         "gauge",
-        "Whether an experiment's winner is in force on the host.",
+        "1 if the experiment's winner is in force on the host, otherwise 0.",
         &each(|experiment| Some(f64::from(u8::from(experiment.promoted)))),
     );
     family(
@@ -118,13 +118,13 @@ fn text_of_server(
     family(
         "slackline_evaluations_by_outcome",
         "gauge",
-        "Evaluations by experiment and outcome. Lost evaluations count as failed. Running ones are included.",
+        "Evaluations by experiment and outcome. Lost evaluations count as failed. Running evaluations are included.",
         &by_outcome,
     );
     family(
         "slackline_queue_paused",
         "gauge",
-        "Whether no search or verification begins until the queue is resumed.",
+        "1 if the queue is paused: no search or verification begins until it is resumed.",
         &[(String::new(), f64::from(u8::from(is_paused)))],
     );
     let version = env!("CARGO_PKG_VERSION");
@@ -186,7 +186,7 @@ fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
         &mut out,
         "slackline_continuous_state",
         "gauge",
-        "1 for the current activity; if the experiment is not running, for its state.",
+        "1 for the state that applies now, 0 for all others: what a running experiment does, or the state of an experiment that does not run.",
         &states.collect::<Vec<_>>(),
     );
     let mut each =
@@ -225,7 +225,7 @@ fn text_of_continuous(all: &[ContinuousStanding], now: Timestamp) -> String {
     each(
         "rounds_total",
         "counter",
-        "Rounds, the unmeasured ones included.",
+        "Rounds, including rounds that could not be measured.",
         &|it| Some(it.state.rounds as f64),
     );
     each("alarms_total", "counter", "Alarms of drift tests.", &|it| {
@@ -244,11 +244,11 @@ fn text_of_workers(workers: usize, counts: ClaimCounts) -> String {
     let claims = "slackline_claims_total";
     let results = "slackline_results_total";
     format!(
-        "# HELP slackline_workers Workers on other hosts that were heard of in the last hour.\n\
+        "# HELP slackline_workers Workers on other hosts that have reported in the last hour.\n\
          # TYPE slackline_workers gauge\nslackline_workers {workers}\n\
-         # HELP {claims} Orders that workers claimed, by answer.\n# TYPE {claims} counter\n\
+         # HELP {claims} Orders that workers claimed, by the server's answer.\n# TYPE {claims} counter\n\
          {claims}{{answer=\"granted\"}} {}\n{claims}{{answer=\"declined\"}} {}\n\
-         # HELP {results} Results that workers sent, by answer.\n# TYPE {results} counter\n\
+         # HELP {results} Results that workers sent, by the server's answer.\n# TYPE {results} counter\n\
          {results}{{answer=\"accepted\"}} {}\n{results}{{answer=\"refused\"}} {}\n",
         counts.granted, counts.declined, counts.accepted, counts.refused
     )
