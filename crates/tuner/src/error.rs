@@ -38,7 +38,7 @@ pub enum TunerError {
         reason: String,
     },
     /// Every worker that might measure it says that it cannot.
-    #[error("no worker can measure it; at last {reason}")]
+    #[error("no worker can measure it; the last reason: {reason}")]
     NoWorker {
         /// What a worker said.
         reason: String,
@@ -78,7 +78,7 @@ pub enum TunerError {
         reason: String,
     },
     /// What was measured could not be kept where it is to be kept.
-    #[error("what was measured could not be kept: {0}")]
+    #[error("the measurements could not be stored: {0}")]
     Ledger(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no such promotion.
     #[error("there is no promotion {number}; there {}", known_promotions(known))]
