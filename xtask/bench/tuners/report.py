@@ -22,7 +22,7 @@ SEEDS_MIN = 15
 
 # Measured by others, on tables that stay held out: this bench cannot compute it anew.
 OTHER_SYSTEMS = [
-    "These problems were used while the tuner was made. Tables of ten other systems were not used. On them Slackline is level with the",
+    "These problems were used while Slackline's optimiser was made. Tables of ten other systems were not used. On these, Slackline is level with the",
     "best peers, not ahead. The table has the geometric mean of the regret over these ten tables, in % of the optimum:",
     "",
     "| tool | 20 evaluations | 40 evaluations |",
@@ -120,7 +120,7 @@ def main():
     (out / "tuners.json").write_text(
         json.dumps(dict(machine=machine, cells=cells, ask_median_s={t: mean(a) for t, a in asks.items()}), indent=1) + "\n"
     )
-    text = ["# Tuners on the same noisy draws", ""]
+    text = ["# The optimiser against its peers, with the same random noise", ""]
     text += [
         "Mean regret of the *recommended* configuration: 0 is the optimum, 1 is a median configuration. [What was measured](README.md#tuners)",
         "explains the problems. Every tool starts at the same configuration, and the n-th measurement of every tool has the same random noise.",
