@@ -70,7 +70,7 @@ const FIGURES: [(&str, &str, &str, Pick); 12] = [
     (
         "busy_ns_total",
         "counter",
-        "Time that the shard worked on requests, in nanoseconds.",
+        "Time that the shard had work, in nanoseconds.",
         |s| s.busy_ns.load(Ordering::Relaxed),
     ),
     (
