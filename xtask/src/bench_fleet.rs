@@ -83,7 +83,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
             rows,
             "| {} | {:.1} s | {} | {:.1} s | {:.0} MiB |",
             [
-                "first, nothing in the page cache of the server",
+                "first, nothing in Prometheus' page cache",
                 "second",
                 "third"
             ][run],
@@ -97,13 +97,15 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
     write!(
         file,
         "# What a fleet's ranking costs Prometheus\n\n\
-         `cargo xtask bench fleet {services} {shards}`: {services} services in {shards} shards each, {series} series of six recorded \
-         shapes (`crates/slackline/tests/blackbox/fleet/shapes.txt`: real groups with real loads, followed by `slackline agent` \
-         for 30 s) at four sizes, a sample every {STEP_S} s for {} s. Simulated is that there are so many of them. {}\n\n\
-         | run of `slackline throttle fleet` | took | queries | CPU time of the server | its memory after it |\n\
+         `cargo xtask bench fleet {services} {shards}`: {services} services with {shards} shards (instances) each, {series} series, \
+         a sample every {STEP_S} s for {} s. The series have six recorded shapes at four sizes \
+         (`crates/slackline/tests/blackbox/fleet/shapes.txt`: real groups with real loads, followed by `slackline agent` \
+         for 30 s). Only their number is simulated. {}\n\n\
+         | run of `slackline throttle fleet` | took | queries | CPU time of Prometheus | Prometheus' memory afterwards |\n\
          |---|---|---|---|---|\n{rows}\n\
-         What is read grows with the window over the scrape interval. No query reads more than about 20,000 series' worth of \
-         histograms; the others read one series a shard, or two. [The page that it writes](fleet.html).\n",
+         The number of samples that are read grows with the window divided by the scrape interval. A query of histograms reads at \
+         most about 20,000 series. The other queries read one or two series for each shard. [The page](fleet.html) is what \
+         `throttle fleet --html` writes.\n",
         STEPS * STEP_S,
         machine()
     )?;

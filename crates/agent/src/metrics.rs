@@ -55,19 +55,19 @@ const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_limit_period_seconds",
         MetricKind::Gauge,
-        "The period of that limit.",
+        "The period of the tightest CPU limit.",
         |row| Some(row.service.limit.as_ref()?.quota.period_us as f64 / 1e6),
     ),
     (
         "slackline_cpu_limit_burst_seconds",
         MetricKind::Gauge,
-        "Unused quota that may be saved for later periods.",
+        "The burst of the tightest CPU limit: unused quota that may be saved for later periods.",
         |row| Some(row.service.limit.as_ref()?.quota.burst_us? as f64 / 1e6),
     ),
     (
         "slackline_cpu_periods_total",
         MetricKind::Counter,
-        "Periods in which the group that has the limit wanted CPU time.",
+        "Periods in which the group with the limit wanted CPU time.",
         |row| Some(row.counted.limited?.periods as f64),
     ),
     (
@@ -95,19 +95,19 @@ const TRACED: [Family; 6] = [
     (
         "slackline_traced_seconds_total",
         MetricKind::Counter,
-        "Time for which the scheduler's tracepoints were followed. The next metrics and the histogram count only in this time.",
+        "Time for which the service's threads were traced. The other metrics of tracing, from slackline_runnable_thread_seconds_total to slackline_cpu_use_of_limit, count only in this time.",
         |row| Some(row.service.traced.seconds),
     ),
     (
         "slackline_runnable_thread_seconds_total",
         MetricKind::Counter,
-        "Thread-seconds of threads that ran or wanted to run.",
+        "Time that threads ran or wanted to run, summed over threads.",
         |row| Some(row.service.traced.runnable_s),
     ),
     (
         "slackline_run_queue_wait_seconds_total",
         MetricKind::Counter,
-        "Time that threads waited for a CPU.",
+        "Time that threads waited for a CPU, summed over threads.",
         |row| Some(row.service.traced.waited_s),
     ),
     (
@@ -185,19 +185,19 @@ pub(crate) fn exposition(services: &mut Services, agent: &Agent) -> String {
         (
             "slackline_agent_traces",
             MetricKind::Gauge,
-            "Whether the scheduler's tracepoints can be used.",
+            "1 if the scheduler's tracepoints can be used, otherwise 0.",
             f64::from(u8::from(agent.traces)),
         ),
         (
             "slackline_agent_traced_seconds_total",
             MetricKind::Counter,
-            "Time for which the tracepoints were followed.",
+            "Time for which the agent traced the scheduler.",
             agent.traced_s,
         ),
         (
             "slackline_agent_lost_events_total",
             MetricKind::Counter,
-            "Scheduler events that the kernel had no room for.",
+            "Scheduler events that were lost because the kernel had no room for them.",
             agent.lost_events as f64,
         ),
         (

@@ -113,7 +113,7 @@ pub enum CalibrateError {
         errors: u64,
     },
     /// The loads are no calibration.
-    #[error("the loads make no calibration: {source}{}", hint(*.left_out))]
+    #[error("the measurements do not give a calibration: {source}{}", hint(*.left_out))]
     NoFit {
         /// Why.
         #[source]

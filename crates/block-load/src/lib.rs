@@ -39,7 +39,7 @@ pub enum LoadError {
         request_bytes: u32,
     },
     /// The load has writes, and no area to write to.
-    #[error("the load has writes, and nothing says where they may go")]
+    #[error("the load has writes, but no area that may be overwritten is given")]
     NoWriteArea,
     /// The connection to a server failed.
     #[error("server {address}: {source}")]

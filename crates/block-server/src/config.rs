@@ -155,7 +155,7 @@ pub struct BlockConfig {
     pub connections_max: usize,
     /// A file to which admissions are appended, as JSON lines.
     pub audit_log: Option<PathBuf>,
-    /// Seconds that connections have for their requests after SIGTERM.
+    /// Seconds after SIGTERM in which connections may complete their requests.
     pub drain_s: u32,
     /// The devices.
     pub devices: Vec<DeviceSpec>,

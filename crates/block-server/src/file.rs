@@ -53,7 +53,7 @@ pub(crate) struct RawConfig {
     /// Largest number of connections of each shard.
     #[schemars(extend("default" = CONNECTIONS))]
     pub(crate) connections_max: Option<Whole<1, CONNECTIONS_MAX>>,
-    /// Seconds that connections have for their requests after SIGTERM.
+    /// Seconds after SIGTERM in which connections may complete their requests.
     #[schemars(extend("default" = DRAIN_S))]
     pub(crate) drain_s: Option<Whole<0, DRAIN_S_MAX>>,
     /// A file to which the server appends a JSON line for each tenant that is admitted, changed,
@@ -116,8 +116,8 @@ pub(crate) struct RawDevice {
     /// `true`: bypass the page cache (`O_DIRECT`) for aligned requests.
     #[schemars(with = "Option<bool>", extend("default" = true))]
     pub(crate) direct: Option<Spanned<bool>>,
-    /// Memory of the server, of this size, such as `"4GiB"`. The data are lost when the server
-    /// ends.
+    /// The device is memory of the server, of this size, such as `"4GiB"`. The data are lost when
+    /// the server ends.
     #[schemars(with = "Option<String>")]
     pub(crate) memory: Option<Spanned<String>>,
     /// A model of a device, for planning with `serve-block admit` only: `"p3600"`.
@@ -154,8 +154,8 @@ pub(crate) struct RawTenant {
     /// The latency objective. A tenant without one is best effort.
     #[schemars(with = "Option<RawObjective>")]
     pub(crate) objective: Option<Spanned<RawObjective>>,
-    /// The number of the tenant's namespace over NVMe/TCP, also after a restart. By default a free
-    /// number.
+    /// The number of the tenant's namespace over NVMe/TCP. With this key, the number stays the same
+    /// after a restart. By default the namespace gets a free number.
     #[schemars(with = "Option<Namespace>")]
     pub(crate) namespace: Option<Spanned<Namespace>>,
 }

@@ -473,7 +473,7 @@ impl Shared {
             ),
             (
                 "rejected_connections_total",
-                "Connections refused while draining.",
+                "Connections refused while the server ended (drained).",
                 total(|c| c.rejected.load(Ordering::Relaxed)),
             ),
             (

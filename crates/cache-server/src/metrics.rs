@@ -153,38 +153,38 @@ impl SharedCache {
         single(
             "connections",
             MetricKind::Gauge,
-            "Connections now.",
+            "Open connections.",
             self.connections(),
         );
-        single("items", MetricKind::Gauge, "Items now.", store.items);
+        single("items", MetricKind::Gauge, "Items in the cache.", store.items);
         single(
             "item_bytes",
             MetricKind::Gauge,
-            "Bytes of items now.",
+            "Bytes that the items take.",
             store.bytes,
         );
         single(
             "memory_bytes",
             MetricKind::Gauge,
-            "Bytes for items at most.",
+            "Largest number of bytes for items.",
             memory_bytes as u64,
         );
         single(
             "evictions_total",
             MetricKind::Counter,
-            "Items evicted.",
+            "Items removed because their memory was needed.",
             store.evictions,
         );
         single(
             "expired_total",
             MetricKind::Counter,
-            "Items expired.",
+            "Items removed because their time was over.",
             store.expired,
         );
         single(
             "slab_pages_moved_total",
             MetricKind::Counter,
-            "Pages moved between sizes.",
+            "Memory pages moved from items of one size to items of another size.",
             store.pages_moved,
         );
         dataplane::metrics::shards(&mut page, &self.shards);

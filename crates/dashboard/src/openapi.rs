@@ -288,7 +288,7 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/workers",
         "workers",
-        "List the workers on other hosts, with the number of their claims and results",
+        "List the workers on other hosts, with the numbers of orders that they claimed and of results that they sent",
     ),
     get(
         "/status",

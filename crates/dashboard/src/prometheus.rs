@@ -72,7 +72,7 @@ fn of_experiments(
     );
     each(
         "slackline_promoted",
-        "Whether an experiment's winner is in force on the host.",
+        "1 if the experiment's winner is in force on the host, otherwise 0.",
         |experiment| Some(f64::from(u8::from(experiment.promoted))),
     );
     page.single(
@@ -102,13 +102,13 @@ fn of_server(
     page.family(
         "slackline_evaluations_by_outcome",
         MetricKind::Gauge,
-        "Evaluations by experiment and outcome. Lost evaluations count as failed. Running ones are included.",
+        "Evaluations by experiment and outcome. Lost evaluations count as failed. Running evaluations are included.",
     )
     .samples(by_outcome);
     page.single(
         "slackline_queue_paused",
         MetricKind::Gauge,
-        "Whether no search or verification begins until the queue is resumed.",
+        "1 if the queue is paused: no search or verification begins until it is resumed.",
         u8::from(is_paused),
     );
     page.family(
@@ -151,7 +151,7 @@ fn of_continuous(page: &mut Exposition, all: &[ContinuousStanding], now: Timesta
     page.family(
         "slackline_continuous_state",
         MetricKind::Gauge,
-        "1 for the current activity; if the experiment is not running, for its state.",
+        "1 for the state that applies now, 0 for all others: what a running experiment does, or the state of an experiment that does not run.",
     )
     .samples(states);
     let mut each =
@@ -186,7 +186,7 @@ fn of_continuous(page: &mut Exposition, all: &[ContinuousStanding], now: Timesta
     each(
         "rounds_total",
         MetricKind::Counter,
-        "Rounds, the unmeasured ones included.",
+        "Rounds, including rounds that could not be measured.",
         &|it| Some(it.state.rounds as f64),
     );
     each(
@@ -213,7 +213,7 @@ fn of_workers(page: &mut Exposition, workers: usize, counts: ClaimCounts) {
     page.single(
         "slackline_workers",
         MetricKind::Gauge,
-        "Workers on other hosts that were heard of in the last hour.",
+        "Workers on other hosts that have reported in the last hour.",
         workers,
     );
     let mut by_answer = |name: &str, help: &str, answers: [(&str, u64); 2]| {
@@ -223,12 +223,12 @@ fn of_workers(page: &mut Exposition, workers: usize, counts: ClaimCounts) {
     };
     by_answer(
         "slackline_claims_total",
-        "Orders that workers claimed, by answer.",
+        "Orders that workers claimed, by the server's answer.",
         [("granted", counts.granted), ("declined", counts.declined)],
     );
     by_answer(
         "slackline_results_total",
-        "Results that workers sent, by answer.",
+        "Results that workers sent, by the server's answer.",
         [("accepted", counts.accepted), ("refused", counts.refused)],
     );
 }

@@ -65,25 +65,25 @@ const FIGURES: [(&str, MetricKind, &str, Pick); 12] = [
     (
         "full_turns_total",
         MetricKind::Counter,
-        "Turns of the loop that reached batch_bound.",
+        "Turns of the loop that took the largest number of requests (slackline_shard_batch_bound).",
         |s| s.full_turns.load(Ordering::Relaxed),
     ),
     (
         "busy_ns_total",
         MetricKind::Counter,
-        "Time with work, in nanoseconds.",
+        "Time that the shard had work, in nanoseconds.",
         |s| s.busy_ns.load(Ordering::Relaxed),
     ),
     (
         "spin_ns_total",
         MetricKind::Counter,
-        "Time spent spinning, in nanoseconds.",
+        "Time that the shard spun without work, in nanoseconds.",
         |s| s.spin_ns.load(Ordering::Relaxed),
     ),
     (
         "sleeps_total",
         MetricKind::Counter,
-        "Sleeps in the kernel.",
+        "Times that the shard went to sleep in the kernel.",
         |s| s.sleeps.load(Ordering::Relaxed),
     ),
     (
@@ -119,13 +119,13 @@ const FIGURES: [(&str, MetricKind, &str, Pick); 12] = [
     (
         "handed_over_total",
         MetricKind::Counter,
-        "New connections and frames that came here and were handed over to the shard they belong to.",
+        "New connections and frames that came to this shard and were handed over to the shard that they belong to.",
         |s| s.handed_over.load(Ordering::Relaxed),
     ),
     (
         "refused_total",
         MetricKind::Counter,
-        "New connections and frames of other shards that found no room here and were lost.",
+        "New connections and frames from other shards that were lost because this shard had no room for them.",
         |s| s.refused.load(Ordering::Relaxed),
     ),
 ];

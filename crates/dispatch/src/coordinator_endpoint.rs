@@ -87,7 +87,7 @@ impl CoordinatorEndpoint {
                             match serde_json::from_slice(&question.payload) {
                                 Ok(request) => answer(request),
                                 Err(error) => Reply::Trouble(format!(
-                                    "not understood ({error}): are worker and server of one version?"
+                                    "not understood ({error}): do worker and server have the same version?"
                                 )),
                             }
                         });

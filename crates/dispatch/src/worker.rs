@@ -368,7 +368,7 @@ impl Worker<'_> {
     async fn refuse(&mut self, message: &Message) {
         let version = &self.hello.version;
         let why = format!(
-            "the order is not understood, by version {version} of Slackline: has the server the same?"
+            "version {version} of Slackline does not understand the order: does the server have the same version?"
         );
         let numbers = message.subject.rsplitn(5, '.').collect::<Vec<_>>();
         let numbers = numbers.iter().take(4).rev().copied().collect::<Vec<_>>();

@@ -67,7 +67,7 @@ fn check_words(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     for name in spec.variables.keys() {
         if !is_free(name) {
             let key = format!("variables.{name}");
-            return Err(source.error(&key, "must be a plain word that is not taken"));
+            return Err(source.error(&key, "must be a plain word (letters, digits and _) other than port, dir, side, spec_dir and duration_s"));
         }
     }
     Ok(())
@@ -361,7 +361,7 @@ fn check_target(
     if target.start.is_none() && target.pairing == Pairing::Parallel {
         return Err(source.error(
             "target.pairing",
-            "parallel needs target.start: two instances",
+            "parallel needs target.start, because it measures two instances",
         ));
     }
     check_command("target.start", target.start.as_ref(), source)?;

@@ -42,7 +42,7 @@ pub(super) fn check_continuous(
     if target.start.is_some() && !spec.parameters.iter().all(is_knob) {
         return Err(source.error(
             "mode",
-            "continuous needs something that stays changed: kernel knobs only, or a service that runs by itself (leave out target.start, and use files and apply)",
+            "continuous needs a service that keeps running after a promotion: use kernel knobs only, or a service that Slackline does not start (leave out target.start, and use files and apply)",
         ));
     }
     if objective.scale != ObjectiveScale::Ratio {
@@ -81,7 +81,7 @@ pub(super) fn check_continuous(
     if round_every_s > DAY_S {
         return error(
             "control_share",
-            "with evaluation.blocks and block_s as they are there would be less than one round a day",
+            "with these evaluation.blocks and evaluation.block_s there would be less than one round a day: raise continuous.control_share, or measure shorter rounds",
         );
     }
     let metrics = match given.metrics.is_empty() {

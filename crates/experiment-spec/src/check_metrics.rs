@@ -51,7 +51,7 @@ pub(super) fn check_metrics(
         }
         let requests = requests_of(name);
         if spec.metrics.contains_key(&requests) {
-            let why = format!("this is the number of requests that {key} stands on: rename it");
+            let why = format!("this name is taken by the number of requests of {key}: choose another name");
             return Err(source.error(&format!("metrics.{requests}"), why));
         }
         check_latency(latency, target).map_err(|(below, why)| wrong(&below, why))?;
@@ -60,7 +60,7 @@ pub(super) fn check_metrics(
             let first = sockets.entry(socket).or_insert((&push.timer, key.clone()));
             if *first.0 != push.timer {
                 let why = format!(
-                    "{} reads this socket for another timer: use a socket for each",
+                    "{} reads this socket for another timer: give each timer its own socket",
                     first.1
                 );
                 return Err(wrong("push.timer", why));

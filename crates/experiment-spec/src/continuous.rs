@@ -28,8 +28,8 @@ impl ExperimentMode {
 #[serde(deny_unknown_fields, default)]
 pub struct ContinuousSpec {
     /// Share of the time in which the service runs the control's configuration, for comparison. The
-    /// comparisons are rounds of `evaluation.blocks` pairs of blocks, and the share decides how
-    /// often there is a round.
+    /// comparisons are rounds, and each round has `evaluation.blocks` pairs of blocks. So the share
+    /// decides how often there is a round.
     pub control_share: f64,
     /// Metrics of the control that show whether the workload has changed. By default the
     /// objective's metric.
@@ -41,8 +41,7 @@ pub struct ContinuousSpec {
     /// of day.
     pub seasons: usize,
     /// Number of equal parts of a day, for comparing the gain over the control. The gain depends
-    /// less on the time of day than the workload does, and with fewer parts a change is found
-    /// sooner.
+    /// less on the time of day than the workload does. With fewer parts, a change is found sooner.
     pub gain_seasons: usize,
     /// `true`: Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a
     /// change sooner. Use `false` only if the load is the same on all days, because other loads
@@ -51,8 +50,8 @@ pub struct ContinuousSpec {
     /// The largest rate of false alarms, of all drift tests together, per day.
     pub false_alarms_per_day: f64,
     /// Number of bad rounds in a row after which the promotion is rolled back. A round is bad if it
-    /// breaks a constraint, or if only the promoted configuration cannot be measured. After the
-    /// first bad round the next rounds follow at once.
+    /// breaks a constraint, or if only the promoted configuration cannot be measured. After a bad
+    /// round the next round follows at once.
     pub slo_rounds: usize,
     /// The largest number of promotions in a day of `time_zone`. After the last one there is no
     /// search for the rest of the day. Rollbacks do not count.
@@ -65,7 +64,8 @@ pub struct ContinuousSpec {
     /// `"Europe/Berlin"`. By default UTC. Required with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// While this alert fires, there is no search and no promotion. Rounds and rollbacks go on.
+    /// While this alert fires, there is no search and no promotion. Rounds and rollbacks still
+    /// happen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<AlertSpec>,
 }

@@ -21,8 +21,8 @@ pub struct EvaluationSpec {
     /// `warm`: the control keeps running from one evaluation of the search to the next. `fresh`:
     /// the control is started for each evaluation. `warm` needs `pairing = "parallel"`, and is the
     /// default there, except with `target.prepare`, `mode = "continuous"`, `[workers]` or metrics
-    /// with `push`. With the last three it is refused. A verification always starts both sides for
-    /// each run.
+    /// with `push`. With the last three, `warm` is refused. A verification always starts both sides
+    /// for each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlStart>,
     /// Length of a block of one side, in seconds.
@@ -36,7 +36,7 @@ pub struct EvaluationSpec {
     /// Error rate of the early abort: the probability that an evaluation is aborted although its
     /// configuration is as good as the best one so far.
     pub abort_alpha: f64,
-    /// No abort before this number of blocks.
+    /// No abort before this number of pairs of blocks.
     pub abort_min_blocks: usize,
 }
 

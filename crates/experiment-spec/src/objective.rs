@@ -42,11 +42,11 @@ pub enum ObjectiveScale {
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveSpec {
     /// The name of a metric. From the workload: `requests`, `requests_per_s`, `latency_p99_us`,
-    /// `errors` and others that it prints. From the target's processes: `cpu_s`, `cpu_user_s`,
-    /// `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`. With `quota` or
-    /// an observed control group: `periods`, `throttled_periods`, `throttled_s`. From a JVM:
-    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`. Also each metric
-    /// in `metrics`. Each counted metric X also gives `X_per_request` and `X_per_s`.
+    /// `errors` and others that the load generator prints. From the target's processes: `cpu_s`,
+    /// `cpu_user_s`, `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`.
+    /// With `quota` or an observed control group: `periods`, `throttled_periods`, `throttled_s`.
+    /// From a JVM: `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`. Also
+    /// each metric in `metrics`. Each counted metric X also gives `X_per_request` and `X_per_s`.
     pub metric: String,
     /// Whether a smaller value is better (`minimise`) or a larger one (`maximise`).
     #[serde(default)]
@@ -55,7 +55,8 @@ pub struct ObjectiveSpec {
     /// `mean − k·std` when maximising.
     #[serde(default)]
     pub std_weight: f64,
-    /// `ratio`: the objective is compared with the control's. `absolute`: the value itself counts.
+    /// `ratio`: the objective is compared with the control's. `absolute`: the objective is the
+    /// value itself.
     #[serde(default)]
     pub scale: ObjectiveScale,
 }

@@ -59,19 +59,19 @@ pub struct ParameterSpec {
     #[serde(default)]
     pub scale: Scale,
     /// The values of an `ordinal` parameter in their order, or the values of a `categorical`
-    /// parameter. For a parameter with two values, list the "off" value first: the search learns an
-    /// effect that switches share.
+    /// parameter. For a parameter with two values, list the "off" value first: the search learns
+    /// the effect that such switches have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Value>>,
     /// Values with a special meaning outside the order of the range, such as 0 for "off". If the
-    /// present value of a knob means "no limit" (`max`, −1, near 2^63 or 2^64), it is special
-    /// without being listed.
+    /// present value of a knob means "no limit" (`max`, −1, near 2^63 or 2^64), this value is
+    /// special without being listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Value>,
     /// The control's value. Required in an experiment, except for a kernel knob without `write`:
-    /// there Slackline reads the present value. `slackline ask-tell` needs no default. It takes the
-    /// middle of a range or of an `ordinal`'s values, the first value of a `categorical`, or
-    /// `false`.
+    /// there Slackline reads the present value. `slackline ask-tell` needs no default. Without one
+    /// it takes the middle of a range or of an `ordinal`'s values, the first value of a
+    /// `categorical`, or `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
     /// The value that you expect to be best.

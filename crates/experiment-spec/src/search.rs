@@ -43,7 +43,9 @@ pub enum AcquisitionName {
 pub struct SearchSpec {
     /// The search strategy.
     pub strategy: StrategyName,
-    /// The acquisition function of `bayesian`.
+    /// The acquisition function of `bayesian`. `ei` is the expected improvement, `log-ei` its
+    /// logarithm, and `log-noisy-ei` the logarithm that allows for noise. `ucb` is a confidence
+    /// bound, `poi` the probability of an improvement.
     pub acquisition: AcquisitionName,
     /// Number of configurations that are spread evenly over the space before the model decides. By
     /// default the number of parameters plus one, but at least 4 and at most 6.

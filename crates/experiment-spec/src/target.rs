@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::quota::QuotaSpec;
 
-/// The service under test. With `start`, Slackline runs two instances of the service, control and
-/// experiment. Without `start`, there is one running service, and Slackline switches its knobs and
-/// files from block to block. Commands run in the specification's directory. Commands, URLs, `env`,
-/// `files` and template files can contain names in braces. `{NAME}` is the value of a parameter or
-/// variable. `{port}` and `{dir}` are the instance's own port and directory. `{side}` is `control`
-/// or `experiment`. `{spec_dir}` is the specification's directory. Write `{{NAME}}` for the text
-/// `{NAME}`. Other braces stay as they are.
+/// The service under test. With `start`, Slackline runs two instances of the service: one for the
+/// control, one for the candidate. Without `start`, there is one running service, and Slackline
+/// switches its knobs and files from block to block. Commands run in the specification's directory.
+/// Commands, URLs, `env`, `files` and template files can contain names in braces. `{NAME}` is the
+/// value of a parameter or variable. `{port}` and `{dir}` are the instance's own port and
+/// directory. `{side}` is `control` or `experiment` (the candidate's instance). `{spec_dir}` is the
+/// specification's directory. Write `{{NAME}}` for the text `{NAME}`. Other braces stay as they
+/// are.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {

@@ -191,7 +191,7 @@ pub enum HostError {
     /// A group of v2 whose parent keeps the cpu controller to itself
     /// (Documentation/admin-guide/cgroup-v2.rst, "Enabling and Disabling").
     #[error(
-        "{group} can have no limit of its own, as the group above it does not pass the cpu controller on: echo +cpu > {}, or, of a systemd unit, give it one: systemctl set-property UNIT CPUQuota=",
+        "{group} cannot have a limit of its own, because the group above it does not pass the cpu controller on: run echo +cpu > {}, or for a systemd unit: systemctl set-property UNIT CPUQuota=",
         path.display()
     )]
     NotPassedOn {

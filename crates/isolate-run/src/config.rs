@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for OneOrMore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or the like.
+    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or `pid`.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.
@@ -102,7 +102,7 @@ pub struct Service {
     pub objective: BTreeMap<String, f64>,
     /// Where the latency of the requests is read.
     pub latency: Option<SourceSpec>,
-    /// Requests per second at the peak load. Only the policy `heracles` uses this number: it
+    /// Requests per second at the peak load. Only the policy `heracles` uses this number, because it
     /// decides by the present load as a share of the peak load.
     pub peak_requests_per_s: Option<f64>,
 }
@@ -111,7 +111,8 @@ pub struct Service {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
-    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or the like.
+    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or `pid`, or the
+    /// command.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.

@@ -33,7 +33,7 @@ pub enum IsolateError {
     },
     /// The watchdog cannot be started.
     #[error(
-        "the watchdog cannot be started: {0}; without it a killed controller would leave groups squeezed"
+        "the watchdog cannot be started: {0}; without the watchdog, a killed controller would leave its limits in force"
     )]
     Watchdog(String),
     /// A file of the run cannot be read or written.

@@ -59,7 +59,7 @@ pub struct Compared {
     pub per_s: Interval,
     /// What a unit is.
     pub metric: String,
-    /// How long it took, in seconds.
+    /// How long the comparison took, in seconds.
     pub seconds: f64,
     /// Pauses of the switches: median and worst.
     pub pause_us_median: u64,

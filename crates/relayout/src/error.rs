@@ -33,7 +33,7 @@ pub enum RelayoutError {
     },
     /// There is next to nothing to compare.
     #[error(
-        "the gain cannot be measured: it did {per_s:.1} units of work a second, counted as {metric}, and {least:.0} are needed; --metric-command counts something else"
+        "the gain cannot be measured: the process did {per_s:.1} units of work a second (counted: {metric}), and at least {least:.0} are needed; count something else with --metric-command"
     )]
     LittleWork {
         /// What is counted.
@@ -115,7 +115,7 @@ pub enum RelayoutError {
         source: io::Error,
     },
     /// The undo manifest cannot be understood.
-    #[error("{}: {why}; it holds what is needed to undo a relayout, so it is left alone: undo it by the Slackline that wrote it, or restart the process and remove the file", path.display())]
+    #[error("{}: {why}; this file is needed to undo a relayout, so it is not changed: undo the relayout with the version of Slackline that wrote the file, or restart the process and remove the file", path.display())]
     Manifest {
         /// The file.
         path: PathBuf,
@@ -123,7 +123,7 @@ pub enum RelayoutError {
         why: String,
     },
     /// There is no such generation.
-    #[error("process {pid} has no generation {number}; it has {known}")]
+    #[error("process {pid} has no generation {number}: its generations are {known}")]
     NoGeneration {
         /// The process.
         pid: u32,
@@ -133,7 +133,7 @@ pub enum RelayoutError {
         known: String,
     },
     /// No relayout of this process is on record.
-    #[error("process {pid} is not re-laid out, as far as {} knows", state_dir.display())]
+    #[error("process {pid} has no relayout on record in the state directory {}", state_dir.display())]
     NotRelaidOut {
         /// The process.
         pid: u32,
@@ -225,7 +225,7 @@ pub enum Declined {
     Seccomp,
     /// Its system calls go to a handler of its own.
     #[error(
-        "its system calls go to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine and interposers use it), and so would those that it is made to do"
+        "its system calls go to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine and interposers use it), and so would the calls that Slackline makes in it"
     )]
     Dispatched,
     /// It uses shadow stacks.
@@ -233,7 +233,7 @@ pub enum Declined {
     ShadowStack,
     /// Another process runs in its memory.
     #[error(
-        "process {with} runs in its memory (clone with CLONE_VM), and would in the midst of each change"
+        "process {with} runs in its memory (clone with CLONE_VM), and would run during each change"
     )]
     SharedMemory {
         /// That process.

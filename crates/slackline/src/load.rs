@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// The service is on this machine: take real-time priority.
     #[arg(long, hide = true)]
     real_time: bool,
-    /// Largest number of seconds to add in place of disturbed seconds. By default half of
-    /// `--duration-s`, at least two.
+    /// Largest number of seconds to add in place of seconds that other programs or the hypervisor
+    /// disturbed. By default half of `--duration-s`, at least two.
     #[arg(long, value_name = "S")]
     repeat_s: Option<f64>,
     /// Exit with code 0 even if the generator or a neighbour was the bottleneck. `bottleneck` in

@@ -65,7 +65,7 @@ pub(crate) fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
         }
         anyhow::ensure!(
             is_other,
-            "{} is given for two things that are written: the second would replace the first",
+            "{} is given for two options that write a file: the second would replace the first, so give each option its own file",
             file.display()
         );
     }

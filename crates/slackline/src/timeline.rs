@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::page::escaped;
 
-/// Size of a time line, in its own units.
+/// Size of a timeline, in its own units.
 const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 150.0;
 const LEFT: f64 = 44.0;

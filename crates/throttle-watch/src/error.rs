@@ -100,7 +100,7 @@ pub enum ThrottleError {
     },
     /// Another group has the limit.
     #[error(
-        "what limits {group} is {by}, {cores:.2} cores: {to} that one, give --cgroup {by_path}"
+        "the limit of {group} comes from {by} ({cores:.2} cores): {to} that group, give --cgroup {by_path}"
     )]
     LimitedByAnother {
         /// The group, for people.
@@ -121,7 +121,7 @@ pub enum ThrottleError {
         group: String,
     },
     /// There is no pool of this name.
-    #[error("no pool is named {name:?}; there are {known}")]
+    #[error("no pool is named {name:?}: the pools are {known}")]
     NoPool {
         /// The name.
         name: String,
@@ -129,7 +129,7 @@ pub enum ThrottleError {
         known: String,
     },
     /// No thread did anything.
-    #[error("no thread of the group did anything: is it under load?")]
+    #[error("no thread of the group ran: is the service under load?")]
     NothingRan,
     /// A URL has no port that could be replaced.
     #[error("{url:?} is no URL with a port")]
@@ -163,7 +163,7 @@ pub enum ThrottleError {
     #[error("the root group has no limit: name a group below it")]
     RootHasNoLimit,
     /// The journal is not empty.
-    #[error("an earlier run left something to undo: slackline restore first")]
+    #[error("an earlier run left something to undo: run `slackline restore` first")]
     LeftOver,
     /// The limit to try is the present one.
     #[error("that is the present limit: give another --quota, --period-ms or --burst-ms")]
@@ -177,12 +177,12 @@ pub enum ThrottleError {
         must: String,
     },
     /// The kernel refuses such a quota.
-    #[error("a quota below 1 ms a period is refused by the kernel")]
+    #[error("the kernel refuses a quota below 1 ms in a period: give a larger --quota or --period-ms")]
     QuotaTooSmall,
     /// The limit of another group contradicts this one.
     #[error(
-        "the kernel takes no \"{value}\" in {}: the limit of a group above or below contradicts it; a group may not have more \
-         than the one above it, nor less than one below it (cgroup v1)",
+        "the kernel refuses \"{value}\" in {}: the limit of a group above or below contradicts it. With cgroup v1, a group may \
+         not have more than the group above it, and not less than a group below it",
         path.display()
     )]
     LimitContradicted {
@@ -195,7 +195,7 @@ pub enum ThrottleError {
     #[error("--port: no data: {0}")]
     NoFigure(#[source] NoData),
     /// A metric is no number.
-    #[error("--metric printed {printed:?} in place of a number")]
+    #[error("--metric printed {printed:?} instead of a number")]
     MetricIsNoNumber {
         /// What it printed.
         printed: String,
@@ -218,7 +218,7 @@ pub enum ThrottleError {
         group: String,
     },
     /// No thread of this name did a job.
-    #[error("no thread named {name} did a job; there are {known}")]
+    #[error("no thread named {name} did a job: threads with jobs are named {known}")]
     NoJobOf {
         /// The name.
         name: String,
@@ -226,7 +226,7 @@ pub enum ThrottleError {
         known: String,
     },
     /// No thread did a job.
-    #[error("no thread of the group did a job within a block: is there load on it?")]
+    #[error("no thread of the group did a job within a block: is the service under load?")]
     NoJob,
     /// No job of a pool ended.
     #[error("no job of {name} ended within a block")]
@@ -243,7 +243,7 @@ pub enum ThrottleError {
     GeneratorPanicked,
     /// No rate divides holding from failing.
     #[error(
-        "{side}: no rate down or up to {last_per_s:.3}/s divides holding from failing: is --slo-p99-ms right?"
+        "{side}: the highest load was not found: from --start to {last_per_s:.3} requests/s the objective always held, or never: is --slo-p99-ms right?"
     )]
     NoCapacity {
         /// The side.
@@ -253,7 +253,7 @@ pub enum ThrottleError {
     },
     /// The service takes more than the generator sends.
     #[error(
-        "the service's capacity is above what this generator sends: it held {held_per_s:.1}/s, and at {per_s:.1}/s {complaint}"
+        "the service takes more load than the generator can send: the objective held at {held_per_s:.1} requests/s, and at {per_s:.1} requests/s {complaint}"
     )]
     GeneratorLimit {
         /// The highest rate that the service held.
@@ -264,7 +264,7 @@ pub enum ThrottleError {
         complaint: String,
     },
     /// The generator was held up each time.
-    #[error("at {per_s:.1}/s, {attempts} times, {complaint}")]
+    #[error("at {per_s:.1} requests/s, in {attempts} attempts, {complaint}")]
     Disturbed {
         /// The rate.
         per_s: f64,
@@ -275,8 +275,8 @@ pub enum ThrottleError {
     },
     /// A run was too short for a request.
     #[error(
-        "at {per_s:.3}/s no request was due within --step-s {step_s}, so nothing is known there: raise --start or --step-s; where \
-         all higher rates failed, look at the service and at --slo-p99-ms"
+        "at {per_s:.3} requests/s no request was due within --step-s {step_s}, so nothing was measured: raise --start or --step-s. If \
+         all higher rates failed, check the service and --slo-p99-ms"
     )]
     NothingDue {
         /// The rate.
@@ -285,7 +285,7 @@ pub enum ThrottleError {
         step_s: f64,
     },
     /// No request reached the service.
-    #[error("at {per_s:.1}/s {failure}")]
+    #[error("at {per_s:.1} requests/s {failure}")]
     NobodyReached {
         /// The rate.
         per_s: f64,
@@ -297,7 +297,7 @@ pub enum ThrottleError {
     Output(#[source] ParseError),
     /// pgbench counts transactions above another limit.
     #[error(
-        "the output counts transactions above {limit_ms} ms: give pgbench -L {slo_p99_ms}, the objective"
+        "the output counts transactions above {limit_ms} ms, but the objective is {slo_p99_ms} ms: give pgbench -L {slo_p99_ms}"
     )]
     OtherObjective {
         /// pgbench's limit, in milliseconds.

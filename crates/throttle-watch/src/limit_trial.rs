@@ -482,7 +482,7 @@ mod tests {
                     quota: Some(0.001),
                     ..options()
                 },
-                "a quota below 1 ms a period is refused by the kernel",
+                "the kernel refuses a quota below 1 ms in a period: give a larger --quota or --period-ms",
             ),
             (
                 LimitTrialOptions {

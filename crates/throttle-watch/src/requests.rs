@@ -13,7 +13,7 @@ use wire_latency::{
 use crate::collect::Collected;
 use crate::error::ThrottleError;
 
-/// Length of a moment of the time line: long enough for a percentile of a busy service.
+/// Length of a moment of the timeline: long enough for a percentile of a busy service.
 const MOMENT: Duration = Duration::from_secs(1);
 /// Windows of 10 ms in it.
 const WINDOWS: usize = 100;
@@ -85,7 +85,7 @@ impl BlockMeter {
     }
 }
 
-/// A moment of the time line.
+/// A moment of the timeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencyMoment {
     /// Its end, in seconds from the beginning of the watch.
@@ -119,7 +119,7 @@ pub struct RequestLatency {
     pub ambiguous: u64,
     /// Packets that the kernel dropped before they were read.
     pub dropped: u64,
-    /// The time line, at most the last hour.
+    /// The timeline, at most the last hour.
     pub moments: Vec<LatencyMoment>,
 }
 

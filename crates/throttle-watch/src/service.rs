@@ -323,7 +323,7 @@ mod tests {
         let error = known.question(None, None).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no thread of the group did anything: is it under load?"
+            "no thread of the group ran: is the service under load?"
         );
         let error = known.question(Some("web"), None).err().unwrap().to_string();
         assert!(error.starts_with("no pool is named \"web\""), "{error}");

@@ -53,7 +53,7 @@ pub struct EvaluationResult {
     pub crash: Option<Crash>,
     /// The blocks, even of one that ended badly.
     pub blocks: Vec<Block>,
-    /// How long it took, in seconds.
+    /// How long the evaluation took, in seconds.
     pub duration_s: f64,
     /// Slackline's own CPU time during the evaluation, in seconds.
     pub own_cpu_s: f64,

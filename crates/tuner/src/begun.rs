@@ -29,7 +29,7 @@ pub struct ControlRun {
 /// A warm-up whose end was detected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WarmUp {
-    /// How long it took, in seconds.
+    /// How long the warm-up took, in seconds.
     pub took_s: f64,
     /// What still changed on each side when the time limit was reached. Empty if both sides were
     /// steady.

@@ -38,7 +38,7 @@ pub enum TunerError {
         reason: String,
     },
     /// Every worker that might measure it says that it cannot.
-    #[error("no worker can measure it; at last {reason}")]
+    #[error("no worker can measure it; the last reason: {reason}")]
     NoWorker {
         /// What a worker said.
         reason: String,
@@ -78,7 +78,7 @@ pub enum TunerError {
         reason: String,
     },
     /// What was measured could not be kept where it is to be kept.
-    #[error("what was measured could not be kept: {0}")]
+    #[error("the measurements could not be stored: {0}")]
     Ledger(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no such promotion.
     #[error("there is no promotion {number}; there {}", known_promotions(known))]
@@ -121,8 +121,8 @@ pub enum Fault {
     /// The harness's fault: the control, the workload or a metric failed.
     #[error("{0}")]
     Harness(String),
-    /// The experiment's side could not be measured (its load generator or a metric failed) while it
-    /// ran.
+    /// The candidate's side could not be measured: its load generator or a metric failed while the
+    /// service ran.
     #[error("{0}")]
     Unmeasured(String),
     /// A signal or the user asked to stop.
@@ -134,7 +134,8 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct Crash {
-    /// The kind of failure.
+    /// The kind of failure. `refused`: the service or the kernel refused the configuration.
+    /// `too-slow`: the load took several times as long as on the control.
     pub kind: CrashKind,
     /// The exit status, if the service ended. Negative for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +159,7 @@ pub enum CrashKind {
     NotReady,
     /// The service ended by itself under load.
     EndedUnderLoad,
-    /// Its blocks took several times as long as the control's.
+    /// The load took several times as long as on the control.
     TooSlow,
 }
 

@@ -14,7 +14,7 @@ use crate::spec::{
     CheckedSpec, Comparison, EvaluationSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec,
 };
 
-/// A slice of time in which experiment and control were compared.
+/// A pair of blocks: a slice of time in which the candidate and the control were compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Seconds from the start of the experiment.
@@ -23,7 +23,7 @@ pub struct Block {
     pub order: SideOrder,
     /// The control's metrics.
     pub control: SideMetrics,
-    /// The experiment's metrics.
+    /// The candidate's metrics.
     pub experiment: SideMetrics,
 }
 
@@ -32,9 +32,9 @@ pub struct Block {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Order")]
 pub enum SideOrder {
-    /// The control, then the experiment.
+    /// The control, then the candidate.
     ControlFirst,
-    /// The experiment, then the control.
+    /// The candidate, then the control.
     ExperimentFirst,
     /// Both at once.
     Parallel,

@@ -24,7 +24,7 @@ pub struct Report {
     /// When the experiment began, in UTC.
     #[schemars(with = "String")]
     pub started: jiff::Timestamp,
-    /// How long it took, in seconds.
+    /// How long the experiment took, in seconds.
     pub duration_s: f64,
     /// Slackline's own CPU time, divided by the time that the evaluations took: 0.01 is 1 % of one
     /// core.
@@ -100,15 +100,17 @@ pub struct EvaluationRecord {
     pub reason: Option<String>,
     /// What was measured.
     pub measurement: Option<Measurement>,
-    /// Why the evaluation `failed`, if it did.
+    /// Why the evaluation `failed`, if it did. `harness`: the control, the load or a metric failed.
+    /// `unmeasured`: the candidate could not be measured, but the control could. `lost`: the
+    /// measurement was ended from outside, and is repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// How the service failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
-    /// The blocks.
+    /// The pairs of blocks.
     pub blocks: Vec<Block>,
-    /// How long it took, in seconds.
+    /// How long the evaluation took, in seconds.
     pub duration_s: f64,
     /// Slackline's own CPU time during the evaluation, in seconds.
     pub own_cpu_s: f64,
@@ -180,10 +182,10 @@ impl EvaluationRecord {
 pub enum Failure {
     /// The control, the workload or a metric failed.
     Harness,
-    /// The experiment's side could not be measured while the control's could.
+    /// The candidate's side could not be measured while the control's could.
     Unmeasured,
-    /// Who measured it was ended meanwhile: it is repeated, and counts neither as an attempt nor
-    /// against the budget.
+    /// The process that measured the evaluation was ended. The evaluation is repeated, and counts
+    /// neither as an attempt nor against the budget.
     Lost,
 }
 
@@ -245,9 +247,9 @@ pub struct ArmResult {
     pub few_requests: Option<String>,
     /// Number of runs that gave a result.
     pub runs: usize,
-    /// Number of blocks in these runs.
+    /// Number of pairs of blocks in these runs.
     pub blocks: usize,
-    /// The blocks of each run.
+    /// The pairs of blocks of each run.
     pub runs_blocks: Vec<Vec<Block>>,
 }
 
@@ -265,7 +267,8 @@ pub enum Finding {
     /// The winner's interval excludes no difference on the good side, every constraint is held, and
     /// no guard is shown worse.
     Improvement,
-    /// As an improvement, but a guard is shown worse that the specification does not give up.
+    /// The same as an improvement, but a guard is shown to be worse, and the specification does not
+    /// allow this.
     Paid,
     /// The winner is better, but whether every constraint is held could not be decided.
     Undecided,

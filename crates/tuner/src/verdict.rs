@@ -43,9 +43,9 @@ pub enum GuardVerdict {
     Worse,
     /// Not shown to be worse.
     NotWorse,
-    /// No block has a metric that tells of it, or there were too few runs.
+    /// No block has a metric of this guard, or there were too few runs.
     NotMeasured,
-    /// The objective, or a constraint, is about it.
+    /// The objective, or a constraint, is about the same metric.
     Specified,
 }
 
@@ -57,7 +57,8 @@ pub struct GuardResult {
     /// The metric that the guard compares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// What the verification has shown.
+    /// What the verification has shown. `specified`: the objective or a constraint is about the same
+    /// metric, so this guard is not compared.
     pub verdict: GuardVerdict,
     /// The ratio to the control. For errors, the difference of the errors per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,8 @@ pub enum SourceSpec {
     /// Measure requests and answers in the network packets of the service's TCP port. Needs
     /// CAP_NET_RAW.
     Wire(WireSpec),
-    /// Read a histogram on the service's own page of metrics. The increase of its buckets counts.
+    /// Read a histogram on the service's own page of metrics. The latency is computed from the
+    /// increase of the buckets.
     Scrape(ScrapeSpec),
     /// Ask a Prometheus server.
     Prometheus(PrometheusSpec),
@@ -104,7 +105,7 @@ pub struct WireSpec {
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
     /// The id of a process in whose network namespace Slackline reads the packets. By default the
-    /// namespace of the watched service. If there is none, Slackline's own namespace.
+    /// namespace of the watched service. Without a watched service, it is Slackline's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a

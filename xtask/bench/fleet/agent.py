@@ -107,7 +107,7 @@ def main():
         "",
         f"`cargo xtask bench agent`, {os.cpu_count()} virtual cores, Linux {platform.release()}, control groups {'v2' if V2 else 'v1'}. "
         f"Each service has a limit and a process that wakes twice a second. The agent is scraped every {SCRAPE_EVERY_S} s for {arguments.seconds} s. "
-        "Its budget is the default of half a percent of a core. One run for each row.",
+        "Its CPU budget is the default: 0.5 % of a core. One run for each row. *Scheduler followed* is the share of the time in which the agent traces the scheduler.",
         "",
         "| services | CPU, of a core | longest scrape | size of the answer | scheduler followed | memory |",
         "|---|---|---|---|---|---|",

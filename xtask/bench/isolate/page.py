@@ -83,7 +83,7 @@ def verdict(part, policies):
     if keepers:
         best = max(keepers, key=lambda name: cores[name])
         word = "more" if cores[own] >= cores[best] else "**less**"
-        text += f" That is {word} work than {best}, the best of the others that kept it ({cores[best]:.2f})."
+        text += f" That is {word} batch work than with {best}, the best of the other policies that kept it ({cores[best]:.2f})."
     else:
         text += " No other policy kept it."
     return ["", text]
@@ -143,9 +143,12 @@ def simulated(part):
     lines = [
         "", "## Simulated: 36 cores", "",
         "Nothing in this part was measured. The controllers ran on a model of two sockets of 18 cores with a search service, for two hours",
-        "at a steady load. A cell has the share of windows of 15 s above the objective, and the effective machine utilisation: load plus",
-        "batch work, each as a share of what it does alone. The service's peak load uses 30 of the 36 cores, so more than 100 % is",
-        "possible. The first window, before the first decision, always violates: 0.2 %.",
+        "at a steady load. An *antagonist* is a batch program that disturbs the service; these are the six of the Heracles paper. A load of",
+        "25 % is a quarter of the service's peak load. A cell has two shares:",
+        "",
+        "- *above*: the share of windows of 15 s above the objective. The first window, before the first decision, is always above: 0.2 %.",
+        "- *used*: the effective machine utilisation, which is load plus batch work, each as a share of what it does alone. The service's",
+        "  peak load uses 30 of the 36 cores, so more than 100 % is possible.",
         "", "| antagonist | policy | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|---|",
     ]
     for row in part["rows"]:
@@ -153,18 +156,22 @@ def simulated(part):
         lines.append(f"| {row['antagonist']} | {row['policy']} | {' | '.join(cells)} |")
     lines += [
         "",
-        "Heracles' paper reports a utilisation above 90 % without a violation. On this model Heracles stays below that at low load: one core",
-        "lies between a slack of 0.10 and one of 0.05, where the paper's rule leaves two cores, so the cores rise and fall like a saw.",
+        "Heracles' paper reports a utilisation above 90 %, with every window within the objective. On this model Heracles stays below 90 % at",
+        "low load. One core makes the difference between a slack of 0.10 and a slack of 0.05. With a slack below 0.05, the paper's rule leaves",
+        "only two cores to the batch work. So the number of cores rises and falls again and again.",
         "",
-        "What a search over partitions (CLITE) could find: every setting of cores or quota, cache ways, frequency and egress was tried",
-        "without noise. A cell has the highest use within the objective with `cpu.idle` and a quota alone, and with every setting.",
+        "The next table has the most that a search over settings (CLITE is such a search) could find. Every setting of cores or quota, cache",
+        "ways, frequency and network bandwidth was tried on the model, without noise. A cell has the highest *used* share within the objective:",
+        "first with `cpu.idle` and a quota alone, then with every setting.",
         "", "| antagonist | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|",
         *[
             f"| {row['antagonist']} | " + " | ".join(f"{100 * quota:.0f} %, {100 * most:.0f} %" for quota, most in row["most"].values()) + " |"
             for row in part["rows"] if row.get("most")
         ],
         "",
-        "Where the two differ, the network is what is short. `slackline` shares the link by a rule, so it has no search.",
+        "In the row in which the two differ, the network is the scarce resource. `slackline` shares the link by a rule, without a search.",
+        "",
+        "Without batch work, the policy `pegasus` lowers the power limit of the machine:",
         "", "| load | power without a cap, W (simulated) | with pegasus, W (simulated) | saved | windows above the objective |",
         "|---|---|---|---|---|",
     ]
@@ -218,11 +225,26 @@ def write(found, out, policies):
     lines = [
         "# Isolation: services beside batch work",
         "",
-        "Made by `cargo xtask bench isolate`. Policies run in turns, in random order within each repeat. *Windows kept* is the number of",
-        "windows in which the p99, measured by the load generator from the scheduled arrival, is within the objective.",
-        "*Batch* is CPU time of the batch work. Intervals are 95 % t intervals over repeats; no interval means one repeat. The load goes",
-        "from a fifth of its peak to the peak and back, after some seconds at a fifth that do not count. The generator counts as use of the",
-        "machine. *alone* is the service without batch work and without a controller.",
+        "Made by `cargo xtask bench isolate`. Policies run in turns, in random order within each repeat. The load goes from a fifth of its",
+        "peak to the peak and back. Before that the load stays at a fifth for some seconds, which do not count. Intervals are 95 % t intervals",
+        "over repeats. A figure without an interval comes from one repeat.",
+        "",
+        "| column | meaning |",
+        "|---|---|",
+        "| windows kept | the number of windows in which the p99 is within the objective. The load generator measures the p99 from the scheduled arrival |",
+        "| batch, cores | CPU time that the batch work used, in cores |",
+        "| machine used, % | share of the machine's CPUs that were in use. The load generator's use counts, too |",
+        "| controller, % of a core | CPU time of the controller itself |",
+        "",
+        "| policy | meaning |",
+        "|---|---|",
+        "| alone | the service without batch work and without a controller |",
+        "| none | batch work, and no setting is changed |",
+        "| shares | batch work with the CPU weight 1 |",
+        "| cpu.idle | batch work with `cpu.idle = 1` |",
+        "| static quota | batch work with a CPU quota of 0.3 of the machine's cores |",
+        "",
+        "[isolate](../isolate.md) explains the other policies.",
     ]
     measured = {key: part for key, part in found.get("measured", {}).items() if part["runs"]}
     if measured:

@@ -327,7 +327,7 @@ def of(values, digits=1):
 
 
 def table(rows):
-    lines = ["| tool | requests/s | 99th percentile, ms | CPU a request, µs | named |", "|---|---|---|---|---|"]
+    lines = ["| tool | requests/s | 99th percentile, ms | CPU of the generator a request, µs | bottleneck |", "|---|---|---|---|---|"]
     for tool in dict.fromkeys(row["tool"] for row in rows):
         mine = [row for row in rows if row["tool"] == tool]
         named = ", ".join(sorted({str(row["bottleneck"]) for row in mine})) if tool.startswith("slackline load") else ""
@@ -340,7 +340,7 @@ def table(rows):
 
 
 def directions_table(rows):
-    lines = ["| what is slow | asked for, per s | answered, per s | own lateness p99, ms | wait for a connection p99, ms | named |", "|---|---|---|---|---|---|"]
+    lines = ["| what is slow | asked for, per s | answered, per s | own lateness p99, ms | wait for a connection p99, ms | expected bottleneck, and how often it was named |", "|---|---|---|---|---|---|"]
     for scene in dict.fromkeys(row["scene"] for row in rows):
         mine = [row for row in rows if row["scene"] == scene]
         right = sum(row["bottleneck"] == row["expected"] for row in mine)
@@ -372,37 +372,37 @@ def write(results, arguments, found):
     lines = [
         "# The load generator against wrk, oha, and arithmetic",
         "",
-        f"`cargo xtask bench load`, {machine}. {arguments.repetitions} runs of {arguments.seconds} s of each, the tools in turns. Numbers: "
-        "median (least to most).",
+        f"`cargo xtask bench load`, {machine}. {arguments.repetitions} runs of {arguments.seconds} s of each, the tools in turns. A cell "
+        "has the median, and in brackets the lowest and the highest value. *Bottleneck* is what the report of `slackline load` named.",
         "",
         "## Capacity",
         "",
         f"A closed loop of {CAPACITY_CONNECTIONS} connections on one core. On the other core, one worker of nginx serves a file of "
-        f"{FILE_BYTES} bytes. CPU is the generator's, user and system.",
+        f"{FILE_BYTES} bytes. CPU time is user and system time.",
         "",
         *table(found["capacity"]),
         "",
         f"## {OPEN_RATE:,} requests a second",
         "",
-        "An open loop with arrivals at equal distances, on the same two cores.",
+        "An open loop with arrivals at equal intervals, on the same two cores.",
         "",
         *table(found["rate"]),
         "",
         "## Who was too slow",
         "",
-        "Random arrivals at a share of the capacity. One of three is made too slow in turn; `bottleneck` in the report has to name it. The "
-        "generator that is made slow runs under `strace`.",
+        "Random arrivals at a share of the capacity. In turn, the generator, a neighbour and the service are made too slow. `bottleneck` in the "
+        "report has to name the slow one. The slow generator runs under `strace`.",
         "",
         *directions_table(found["directions"]),
         "",
         "## Stalls",
         "",
-        f"nginx with one worker that is stopped for {1000 * STALL_S:.0f} ms once a second; requests at a constant rate, {CONNECTIONS} "
-        f"connections. In truth (the stall alone) the 90th percentile is {truth_ms(0.9):.0f} ms, the 99th {truth_ms(0.99):.0f} ms. Milliseconds.",
+        f"nginx has one worker, which is stopped for {1000 * STALL_S:.0f} ms once a second. Requests come at a constant rate over {CONNECTIONS} "
+        f"connections. By the stall alone, the true 90th percentile is {truth_ms(0.9):.0f} ms and the true 99th {truth_ms(0.99):.0f} ms. The table is in milliseconds.",
         "",
         *stall_table(found["stalls"]),
         "",
-        "Without correction, `oha` counts a latency from the sending of a request, so it leaves out the requests that were due during the stall.",
+        "Without `--latency-correction`, `oha` counts the latency from the sending of a request. So it leaves out the time for which requests waited during the stall.",
         "",
     ]
     mysql = found.get("sysbench")
@@ -411,9 +411,9 @@ def write(results, arguments, found):
         lines += [
             "## `throttle loadtest` by `sysbench --rate`",
             "",
-            f"A stock MariaDB, point selects by 16 connections on the same two cores. In a closed loop they get {of(mysql['closed_per_s'])} "
+            f"A stock MariaDB does point selects over 16 connections on the same two cores. In a closed loop it does {of(mysql['closed_per_s'])} "
             f"transactions a second. `throttle loadtest --command 'sysbench … --rate={{rate}} …' --parse sysbench --slo-p99-ms 50` finds "
-            f"{capacity['estimate']:.0f} [{capacity['low']:.0f}, {capacity['high']:.0f}] (95 %, searches: "
+            f"{capacity['estimate']:.0f} [{capacity['low']:.0f}, {capacity['high']:.0f}] transactions a second (95 % interval; the single searches found "
             + ", ".join(f"{value:.0f}" for value in mysql["capacities_per_s"])
             + ").",
             "",

@@ -121,19 +121,26 @@ def written(report):
     off, off_client = (sorted(math.exp(abs(math.log(factor))) for factor in each) for each in (factors, by_client))
     return f"""# What `throttle advise` predicts, and what is seen
 
-`cargo xtask bench throttle`: examples/throttled-jvm in one core under {report["rate_per_s"]:g} requests a second, recorded once for
-{report["recorded_s"]} s. Then the service ran for {report["seconds"]} s under each setting that the model predicts, in turns, {len(report["settings"][0]["seen"])} times. Predicted and seen are the
-99th percentile of the jobs of `{POOL}`, from waking to sleeping, in milliseconds. *The client's* is the 99th percentile of the load
-generator. The share of throttled periods is the kernel's own count. {report["machine"]}
+`cargo xtask bench throttle`: examples/throttled-jvm in one core under {report["rate_per_s"]:g} requests a second, recorded once for {report["recorded_s"]} s. Then the
+service ran for {report["seconds"]} s under each setting that the model predicts, in turns, {len(report["settings"][0]["seen"])} times. {report["machine"]}
 
-| setting | predicted | seen: median (least to most) | predicted / seen | the client's | throttled, predicted | seen |
+| column | meaning |
+|---|---|
+| predicted, seen | the 99th percentile of the jobs of `{POOL}`, from waking to sleeping, in milliseconds |
+| the client's | the 99th percentile that the load generator measured, in milliseconds |
+| throttled | the share of throttled periods: predicted, and as the kernel counted them |
+
+| setting | predicted | seen: median (lowest to highest) | predicted / seen | the client's | throttled, predicted | throttled, seen |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-The model differs from what is seen by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst. It differs from the client's 99th percentile
-by {statistics.median(off_client):.2f} and {off_client[-1]:.2f}. One reason: if a job is due while the group is throttled, the thread that hands the job out is throttled, too. So the
-job is woken only afterwards. The client and the model count this wait, and the percentile that is seen does not. The model predicts for {moved} settings
-that they change the percentile by more than a fifth. {agreed} of them changed it in the predicted direction.
+The predicted percentile differs from the seen one by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst. The predicted percentile
+differs from the client's by a factor of {statistics.median(off_client):.2f} in the median and {off_client[-1]:.2f} at worst. One reason: if a job is due while the group is
+throttled, the thread that hands the job out is throttled, too. So the job is woken only afterwards. The client and the model count this
+wait, and the seen percentile does not.
+
+For {moved} settings the model predicts that they change the percentile by more than a fifth. {agreed} of these settings changed the seen
+percentile in the predicted direction.
 """
 
 

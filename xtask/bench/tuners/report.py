@@ -22,10 +22,19 @@ SEEDS_MIN = 15
 
 # Measured by others, on tables that stay held out: this bench cannot compute it anew.
 OTHER_SYSTEMS = [
-    "These problems were looked at while the tuner was made. On tables of ten other systems, which nobody looked at, Slackline is",
-    "level with the best peers, not ahead: the geometric mean of its regret is 10.8 % at 20 evaluations and 6.8 % at 40, of Optuna's",
-    "GP sampler 10.5 and 6.3 %, of bayesian-optimization's UCB 10.9 and 6.7 %, of Optuna's TPE 12.6 and 8.5 %. Slackline is the lowest",
-    "on 4 of the 10 at 20, and on 3 at 40.",
+    "These problems were used while Slackline's optimiser was made. Tables of ten other systems were not used. On these, Slackline is level with the",
+    "best peers, not ahead. The table has the geometric mean of the regret over these ten tables, in % of the optimum:",
+    "",
+    "| tool | 20 evaluations | 40 evaluations |",
+    "|---|---|---|",
+    "| Slackline | 10.8 % | 6.8 % |",
+    "| Optuna's GP sampler | 10.5 % | 6.3 % |",
+    "| bayesian-optimization, UCB | 10.9 % | 6.7 % |",
+    "| Optuna's TPE | 12.6 % | 8.5 % |",
+    "",
+    "Slackline's regret is the lowest on 4 of the ten tables at 20 evaluations, and on 3 at 40.",
+    "",
+    "The problems of this bench (*n* is the number of evaluations):",
 ]
 
 
@@ -111,12 +120,18 @@ def main():
     (out / "tuners.json").write_text(
         json.dumps(dict(machine=machine, cells=cells, ask_median_s={t: mean(a) for t, a in asks.items()}), indent=1) + "\n"
     )
-    text = ["# Tuners on the same noisy draws", ""]
+    text = ["# The optimiser against its peers, with the same random noise", ""]
     text += [
-        "Mean regret of the *recommended* configuration: 0 is the optimum, 1 a median configuration. Every tool starts at the",
-        "same configuration, and its n-th measurement has the same luck. ↑: worse than Slackline with 95 % confidence (paired",
-        "by seed, bootstrap), ↓: better, no mark: no difference shown. Bold: the lowest of a row by the mean difference to",
-        "Slackline on the seeds that both have, as not all tools have all.",
+        "Mean regret of the *recommended* configuration: 0 is the optimum, 1 is a median configuration. [What was measured](README.md#tuners)",
+        "explains the problems. Every tool starts at the same configuration, and the n-th measurement of every tool has the same random noise.",
+        "",
+        "| mark | meaning |",
+        "|---|---|",
+        "| ↑ | worse than Slackline with 95 % confidence (paired by seed, bootstrap) |",
+        "| ↓ | better than Slackline, in the same sense |",
+        "| no mark | no difference shown |",
+        "| **bold** | the lowest of the row. Not all tools have all seeds, so the mean differences to Slackline decide, on the seeds that both have |",
+        "| – | not run, or on too few seeds |",
         "",
         *OTHER_SYSTEMS,
         "",
@@ -135,25 +150,25 @@ def main():
             mark = {"behind": " ↑", "ahead": " ↓"}.get(cell.get("verdict"), "")
             shown.append((f"**{number}**" if cell is lowest else number) + mark)
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
-    text += ["", "Time of an ask (the median of a run, mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
+    text += ["", "Elapsed time of an ask (the median of each run, then the mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
     seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= enough})
     text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}.", ""]
     text += [f"- {name} {number}" for name, number in machine["packages"].items()] + [""]
     if waiting:
         text.append(f"- Not yet run on {enough} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), seeds in errors.items():
-        text.append(f"- {tool} failed on {problem} with {len(seeds)} seeds; the other runs count.")
+        text.append(f"- {tool} failed on {problem} with {len(seeds)} seeds. The table has its other runs.")
     for (problem, tool), after in too_slow.items():
         seeds = len(runs.get((problem, tool), {}))
-        text.append(f"- {tool} " + (f"has no more than {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}: {after}.")
+        text.append(f"- {tool} " + (f"has only {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}, because a run takes too long: {after}.")
     for (problem, tool), seeds in runs.items():
         last = [max(run) for run in seeds.values()]
         if tool in tools and len(set(last)) > 1:
             shorter = [at for at in last if at < max(last)]
-            text.append(f"- {tool} went to {max(shorter)} evaluations with {len(shorter)} of its {len(last)} seeds of {problem}.")
+            text.append(f"- {tool} ended at {max(shorter)} evaluations on {len(shorter)} of its {len(last)} seeds of {problem}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
     if crashing:
-        text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
+        text += ["", "Number of crashed evaluations of a run, on average:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
         for problem in crashing:
             shown = [f"{mean(crashes[problem, tool]):.1f}" if (problem, tool) in crashes else "–" for tool in tools]
             text.append(f"| {problem} | " + " | ".join(shown) + " |")

@@ -1,4 +1,4 @@
-//! What happened in an experiment by itself, for its time line. What people did is in the audit
+//! What happened in an experiment by itself, for its timeline. What people did is in the audit
 //! log.
 
 use tuner::continuous::HistoryEntry;

@@ -264,7 +264,7 @@ fn an_order_that_is_not_understood_is_given_back_with_the_version() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(published.len(), 3, "{published:?}");
     assert!(published[0].contains("claim"), "{published:?}");
-    let why = format!("the order is not understood, by version {version} of Slackline");
+    let why = format!("version {version} of Slackline does not understand the order");
     for part in [r#""experiment":3"#, r#""number":7"#, r#""attempt":4"#, &why] {
         assert!(published[1].contains(part), "{published:?}");
     }

@@ -120,7 +120,7 @@ fn a_sched_knob_is_of_the_targets_threads() {
         .replacen("high = 32", "high = 19", 1);
     let error = error_in("spec.toml", &observed, &roots);
     assert!(
-        error.contains("parameters[0].sched: whose threads?"),
+        error.contains("parameters[0].sched: sched needs the threads of a service"),
         "{error}"
     );
 }

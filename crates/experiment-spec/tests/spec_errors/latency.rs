@@ -161,12 +161,12 @@ fn what_cannot_be_meant_is_named() {
         (
             "[objective]",
             "[metrics.p99_requests]\ncommand = [\"true\"]\n[objective]",
-            "12: metrics.p99_requests: this is the number of requests that metrics.p99 stands on: rename it",
+            "12: metrics.p99_requests: this name is taken by the number of requests of metrics.p99: choose another name",
         ),
         (
             "wire = { port = 8080 }",
             "push = { udp = \"127.0.0.1:1\", timer = \"a\" }\n[metrics.q]\npush = { udp = \"127.0.0.1:1\", timer = \"b\" }",
-            "13: metrics.q.push.timer: metrics.p99 reads this socket for another timer: use a socket for each",
+            "13: metrics.q.push.timer: metrics.p99 reads this socket for another timer: give each timer its own socket",
         ),
     ] {
         expect_live(from, to, &format!("spec.toml:{error}"));

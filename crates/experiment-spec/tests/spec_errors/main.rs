@@ -167,7 +167,7 @@ fn targets() {
     expect(
         "start = [\"sleep\", \"9\"]",
         "pairing = \"parallel\"",
-        "spec.toml:9: target.pairing: parallel needs target.start: two instances",
+        "spec.toml:9: target.pairing: parallel needs target.start, because it measures two instances",
     );
     expect(
         "[target]",

@@ -42,7 +42,7 @@ impl Actuator for Freezer {
     fn probe(&self, roots: &Roots) -> Result<String, String> {
         let (knob, frozen, _) = self.knob(roots);
         let form = if frozen == "1" { "v2" } else { "v1" };
-        let why = "the group is not in the freezer's hierarchy; a quota of the kernel's least is used instead";
+        let why = "the group is not in the freezer's hierarchy; the kernel's smallest quota is used instead";
         probed(roots, &knob, form, why)
     }
 

@@ -12,12 +12,12 @@ pub(super) fn page(status: &IsolationStatus) -> String {
     let gauges: [(&str, &str, Figure); 6] = [
         (
             "slackline_isolate_latency_seconds",
-            "The tail over the objective's window.",
+            "The service's tail latency over the objective's window.",
             |s| s.latency_ms.map(|ms| ms / 1000.0),
         ),
         (
             "slackline_isolate_objective_seconds",
-            "The objective of the tail.",
+            "The objective: the limit for the tail latency.",
             |s| Some(s.objective_ms / 1000.0),
         ),
         (
@@ -27,17 +27,17 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         ),
         (
             "slackline_isolate_has_data",
-            "Whether the latency is known.",
+            "1 if the latency is known, otherwise 0.",
             |s| Some(f64::from(u8::from(s.no_data.is_none()))),
         ),
         (
             "slackline_isolate_requests_per_second",
-            "Requests of the service.",
+            "Requests that the service answers, a second.",
             |s| s.requests_per_s,
         ),
         (
             "slackline_isolate_service_cores",
-            "CPU of the service.",
+            "CPU that the service uses, in cores.",
             |s| Some(s.cpu_cores),
         ),
     ];
@@ -51,12 +51,12 @@ pub(super) fn page(status: &IsolationStatus) -> String {
     let groups: [(&str, &str, fn(&isolate_run::GroupStatus) -> f64); 2] = [
         (
             "slackline_isolate_group_cores",
-            "CPU of a best-effort group.",
+            "CPU that a best-effort group uses, in cores.",
             |group| group.cpu_cores,
         ),
         (
             "slackline_isolate_group_off",
-            "Whether a best-effort group is switched off.",
+            "1 if a best-effort group is switched off, otherwise 0.",
             |group| f64::from(u8::from(group.settings.contains_key("off"))),
         ),
     ];
@@ -85,7 +85,7 @@ pub(super) fn page(status: &IsolationStatus) -> String {
     let mut own = page.family(
         "slackline_isolate_own_cores",
         MetricKind::Gauge,
-        "CPU of the controller itself.",
+        "CPU that the controller itself uses, in cores.",
     );
     let labels = Labels::new().and("policy", status.policy.name());
     own.sample(&labels, status.own_cores);

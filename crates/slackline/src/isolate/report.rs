@@ -1,4 +1,4 @@
-//! `slackline isolate report`: the time line of a run as one page with its pictures inside.
+//! `slackline isolate report`: the timeline of a run as one page with its pictures inside.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         let named = Policy::ALL.into_iter().find(|policy| policy.name() == name);
         let names = Policy::ALL.map(Policy::name).join(", ");
         simulation.policy =
-            named.ok_or_else(|| anyhow::anyhow!("--policy {name}: there are {names}"))?;
+            named.ok_or_else(|| anyhow::anyhow!("--policy {name}: no such policy; the policies are {names}"))?;
     }
     if arguments.ceiling {
         return ceilings(&simulation, arguments.json);

@@ -42,8 +42,9 @@ fn the_exit_codes_of_the_manual_are_those_of_the_help() {
 
 const OPERATIONS: &str = "# Every operation of the JSON API
 
-Made from the description in OpenAPI that the server gives at `/api/v1/openapi.json`. [The JSON API](api.md) has the rules and
-examples. Each path begins with `/api/v1`. An answer is JSON, unless the row says otherwise. A refusal is a problem in JSON.
+This page is made from the OpenAPI description that the server gives at `/api/v1/openapi.json`. [The JSON API](api.md) has the rules
+and examples. Each path begins with `/api/v1`. An answer is JSON, unless the row says otherwise. A refused request is answered with
+problem details in JSON ([Refusal](#refusal)).
 ";
 
 /// What stands for a schema in a cell.

@@ -216,7 +216,7 @@ pub(super) fn run(arguments: &Arguments, store: &ManifestStore) -> anyhow::Resul
         if whom.has_ended() {
             anyhow::ensure!(
                 !seen.is_empty(),
-                "no such process runs: nothing is to be watched"
+                "no such process runs, so there is nothing to watch"
             );
             log.say("None of these processes runs any more: nothing is left to watch.");
             break;

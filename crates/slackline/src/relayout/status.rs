@@ -219,10 +219,10 @@ pub(super) fn explain(
     let status = all
         .iter()
         .find(|status| status.pid == pid)
-        .with_context(|| format!("process {pid} was not looked at, or has ended"))?;
+        .with_context(|| format!("process {pid} was not examined, or has ended: slackline relayout status lists the processes"))?;
     if let Some(path) = svg {
         let layout = status.layout.as_ref();
-        let layout = layout.with_context(|| format!("process {pid} was never laid out"))?;
+        let layout = layout.with_context(|| format!("process {pid} was never re-laid out"))?;
         let title = format!("{} {pid}, generation {}", status.name(), layout.generation);
         std::fs::write(path, picture::svg(&title, layout))
             .with_context(|| path.display().to_string())?;

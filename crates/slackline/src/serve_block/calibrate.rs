@@ -44,10 +44,10 @@ pub(crate) struct Arguments {
     /// Shares of reads, in percent. 100 must be among them.
     #[arg(long, value_delimiter = ',', default_value = READ_PERCENTS)]
     reads: Vec<u8>,
-    /// Number of loads for each share of reads.
+    /// Number of rates to measure for each share of reads.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     loads: u32,
-    /// Length of each load, in seconds.
+    /// How long to measure each rate, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Write the calibration to this file, for the key `calibration` in the configuration. `-`

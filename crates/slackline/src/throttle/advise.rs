@@ -29,12 +29,13 @@ pub(crate) struct Arguments {
     /// most jobs.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Objective for the 99th percentile of a job's time, in milliseconds. With it, advise also
-    /// predicts the load at which the objective holds.
+    /// Objective for the 99th percentile of a job's time, in milliseconds. With this option, advise
+    /// also predicts the load at which the objective holds.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: Option<f64>,
-    /// Number of shards like this one that share the load today. With it, advise also says how many
-    /// shards, with which quota, would carry the whole load.
+    /// Number of instances (shards) of the service that share the load today, including this one.
+    /// With this option, advise also says how many instances, with which quota, would carry the
+    /// whole load.
     #[arg(long, requires = "slo_p99_ms", value_name = "N")]
     shards: Option<usize>,
     /// Print more: the model's results even if the model does not fit the service, and settings for

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use throttle_watch::{LatencyMoment, PortLatency, RequestLatency};
 
-/// Rows of the time line as text.
+/// Rows of the timeline as text.
 const ROWS_MAX: usize = 30;
 /// Length of the longest bar in them.
 const BAR: f64 = 20.0;
@@ -93,7 +93,7 @@ fn grouped(moments: &[LatencyMoment]) -> Vec<LatencyMoment> {
     groups.collect()
 }
 
-/// The time line: cores in use and latency, a line for each second or for several.
+/// The timeline: cores in use and latency, a line for each second or for several.
 pub(super) fn text(latency: &RequestLatency) -> String {
     let mut text = format!("\nLatency, {}\n", sentence(latency));
     let rows = grouped(&latency.moments);

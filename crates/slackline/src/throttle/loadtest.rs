@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
     /// The tool whose report the command prints. The tool must keep a fixed rate and print the 99th
-    /// percentile. For pgbench, use `-L` with the objective instead of the percentile.
+    /// percentile. pgbench prints no percentiles: give it `-L` with the objective in milliseconds.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), requires = "command")]
     parse: Option<String>,
     #[command(flatten)]
@@ -42,7 +42,8 @@ pub(crate) struct Arguments {
     /// Length of one run at one rate, in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = load::seconds, value_name = "S")]
     step_s: f64,
-    /// The search ends when the capacity is known to this relative precision.
+    /// The search ends when the highest load that holds the objective is known to this relative
+    /// precision: 0.05 is 5 %.
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     tolerance: f64,
     /// Number of independent searches, for each side.

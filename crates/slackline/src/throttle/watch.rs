@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     );
     anyhow::ensure!(
         !arguments.live || std::io::stdout().is_terminal(),
-        "--live needs a terminal, and standard output is none"
+        "--live needs a terminal, and standard output is not a terminal"
     );
     crate::output::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;

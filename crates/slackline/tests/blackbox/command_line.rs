@@ -283,7 +283,7 @@ fn one_file_is_not_written_twice() {
         command.arg("--json").arg(json).arg("--html").arg(html);
         Ended::of(command).with_code(2)
     };
-    watch(&file, &again).saying(&["seen is given for two things that are written"]);
+    watch(&file, &again).saying(&["seen is given for two options that write a file"]);
     assert!(!file.exists());
     let device = Path::new("/dev/null");
     watch(device, device).saying(&["no control group"]);

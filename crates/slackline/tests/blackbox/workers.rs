@@ -354,7 +354,7 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
         .or(shown[2]["message"].as_str());
     let message = message.unwrap();
     assert!(
-        message.starts_with("no worker can measure it; at last \"w1\": control: "),
+        message.starts_with("no worker can measure it; the last reason: \"w1\": control: "),
         "{message}"
     );
     cluster.end();

@@ -7,8 +7,8 @@ use crate::toy::skip;
 
 const HEAD: &str = "# Metrics for Prometheus
 
-Made from what the servers say at `/metrics`, in Prometheus' text format. A metric in `_total` only grows. Units are at the end of
-a name, or in its text.
+This page is made from what the servers say at `/metrics`, in Prometheus' text format. A metric whose name ends in `_total` only
+grows. The unit of a metric is at the end of its name, or in its text.
 ";
 
 /// Title, text, and how the server is started and its page read.
@@ -21,7 +21,7 @@ const SERVERS: [(&str, &str, &str); 5] = [
     ),
     (
         "`slackline agent`",
-        "`/metrics` at `--listen`, 127.0.0.1:9753 by default. [A whole fleet](fleet.md) explains them.",
+        "`/metrics` at `--listen`, 127.0.0.1:9753 by default. [A whole fleet](fleet.md) explains these metrics.",
         "slackline agent & page() { curl -s http://127.0.0.1:9753/metrics; }",
     ),
     (
@@ -38,8 +38,8 @@ const SERVERS: [(&str, &str, &str); 5] = [
     ),
     (
         "`slackline serve-block run`",
-        "`/metrics` at the address `metrics` of the configuration. See [serve-block](serve-block.md). It has the metrics \
-         `slackline_shard_…` of `serve-cache`, too.",
+        "`/metrics` at the address `metrics` of the configuration. See [serve-block](serve-block.md). The page also has \
+         the metrics `slackline_shard_…` of `serve-cache`.",
         r#"cat >blocks.toml <<'END'
 metrics = "127.0.0.1:9152"
 nvme = { listen = ["127.0.0.1:4420"], subsystem = "nqn.2026-11.com.example:blocks" }
