@@ -31,7 +31,7 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
             .and_then(|it| u8::try_from(it).ok())
     };
     let byte = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        [high, low] => Some((digit(high)? << 4) | digit(low)?),
         _ => None,
     };
     text.as_bytes().chunks(2).map(byte).collect()
