@@ -44,6 +44,8 @@ pub struct Source {
     text: String,
     json: bool,
     offsets: HashMap<String, usize>,
+    /// The first number that is none: its key, and what stands there.
+    not_finite: Option<(String, f64)>,
 }
 
 impl Source {
@@ -73,6 +75,7 @@ impl Source {
             .extension()
             .is_some_and(|extension| extension == "json");
         let mut offsets = Offsets::default();
+        let mut not_finite = None;
         if json {
             JsonKeys {
                 text: text.as_bytes(),
@@ -82,12 +85,14 @@ impl Source {
             .value(Some(""), 0);
         } else if let Ok(table) = DeTable::parse(&text) {
             walk_table(table.get_ref(), "", &mut offsets);
+            not_finite = not_finite_in(table.get_ref());
         }
         Self {
             path: path.to_owned(),
             text,
             json,
             offsets: offsets.of,
+            not_finite,
         }
     }
 
@@ -95,7 +100,7 @@ impl Source {
         &self.path
     }
 
-    /// What it says.
+    /// What it says. Numbers are finite: JSON, in which a specification is kept, has no others.
     ///
     /// # Errors
     /// Where it is not of this form: the line, and the key if there is one.
@@ -134,7 +139,7 @@ impl Source {
                 )
             })
         } else {
-            toml::from_str(&self.text).map_err(|error: toml::de::Error| {
+            let parsed = toml::from_str(&self.text).map_err(|error: toml::de::Error| {
                 // What is missing from the whole file belongs to no key and no line of it.
                 let is_of_file = |span: &Range<usize>| *span == (0..0);
                 let is_missing = error.message().starts_with("missing");
@@ -144,7 +149,14 @@ impl Source {
                 let key = span.as_ref().and_then(|span| self.key_at(span.start));
                 let line = span.map(|span| self.line_of(span.start));
                 self.wrong(line, key, error.message())
-            })
+            })?;
+            match &self.not_finite {
+                Some((key, number)) => {
+                    let why = format!("must be a finite number, not {number}");
+                    Err(self.error(key, why))
+                }
+                None => Ok(parsed),
+            }
         }
     }
 
@@ -280,6 +292,41 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut Offsets) {
             }
         }
         _ => {}
+    }
+}
+
+/// The key of the first number in a table that is infinite or no number, and the number. That of a
+/// list is the list's.
+fn not_finite_in(table: &DeTable<'_>) -> Option<(String, f64)> {
+    table.iter().find_map(|(key, value)| {
+        let (rest, number) = not_finite(value.get_ref())?;
+        Some((below(key.get_ref(), &rest), number))
+    })
+}
+
+fn not_finite(value: &DeValue<'_>) -> Option<(String, f64)> {
+    match value {
+        DeValue::Float(float) => {
+            let number: f64 = float.as_str().parse().ok()?;
+            (!number.is_finite()).then(|| (String::new(), number))
+        }
+        DeValue::Table(table) => not_finite_in(table),
+        DeValue::Array(array) => array.iter().enumerate().find_map(|(index, element)| {
+            let (rest, number) = not_finite(element.get_ref())?;
+            let key = match rest.is_empty() {
+                true => rest,
+                false => below(&format!("[{index}]"), &rest),
+            };
+            Some((key, number))
+        }),
+        _ => None,
+    }
+}
+
+fn below(key: &str, rest: &str) -> String {
+    match rest.is_empty() || rest.starts_with('[') {
+        true => format!("{key}{rest}"),
+        false => format!("{key}.{rest}"),
     }
 }
 

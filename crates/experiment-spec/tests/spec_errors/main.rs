@@ -488,7 +488,7 @@ fn commands_ports_and_names_are_looked_at_before_anything_starts() {
         (
             "[objective]",
             "minimum = { requests = nan }\n[objective]",
-            "spec.toml:13: workload.minimum.requests: NaN is not a finite number",
+            "spec.toml:13: workload.minimum.requests: must be a finite number, not NaN",
         ),
         (
             "name = \"sound\"",

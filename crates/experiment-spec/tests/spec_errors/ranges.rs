@@ -44,6 +44,25 @@ fn an_end_of_a_range_is_a_finite_number() {
     );
 }
 
+/// JSON, in which the specification is kept, has no such numbers: a constant would be read as none.
+#[test]
+fn a_constant_is_a_finite_number() {
+    for (constant, key, shown) in [
+        ("variables = { pages = inf }", "variables.pages", "inf"),
+        (
+            "initial = [{ threads = -nan }]",
+            "initial[0].threads",
+            "NaN",
+        ),
+    ] {
+        expect(
+            "name = \"sound\"\n",
+            &format!("name = \"sound\"\n{constant}\n"),
+            &format!("spec.toml:2: {key}: must be a finite number, not {shown}"),
+        );
+    }
+}
+
 #[test]
 fn numbers_of_evaluations_have_an_end() {
     for (section, error) in [
