@@ -92,7 +92,7 @@ def against_rows(found):
             if alternative not in part["settings"]:
                 continue
             against = change(part, kept, alternative)
-            finding = "worse" if is_worse(against) else "better" if is_better(against) else "no difference shown"
+            finding = "worse" if is_worse(against) else "better" if is_better(against) else "no difference shown" if against else "–"
             cells = [name, words(part["settings"][kept], found), words(part["settings"][alternative], found), percent(against), finding]
             yield "| " + " | ".join(cells) + " |"
 
@@ -127,8 +127,8 @@ def write(found, out):
         f"load, and once in saturation (the closed loop). Then each setting was measured {repeats} times for {found['seconds']} s, in random order.",
         "",
         "The percentages are changes of the 99th percentile of the client's latency against today's setting, with 95 % intervals over pairs of "
-        "runs. Less is better. The alternatives are the first two of these that `advise` did not recommend: a worker for each core of the quota, "
-        "a burst as large as the quota, twice as many workers as cores and one, and a worker for each CPU.",
+        "runs. Less is better. There are four alternatives: a worker for each core of the quota, a burst as large as the quota, twice as many "
+        "workers as cores and one, and a worker for each CPU. The first two that `advise` did not recommend were measured.",
         "",
         summary(found),
         "",
