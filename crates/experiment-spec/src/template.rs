@@ -26,7 +26,7 @@ pub struct UnknownName {
 /// Variables of a specification, and a configuration's parameters, by name.
 pub fn variables<'a>(
     variables: impl IntoIterator<Item = (&'a String, &'a Value)>,
-    configuration: &Configuration,
+    configuration: &'a Configuration,
 ) -> Variables {
     variables
         .into_iter()

@@ -311,12 +311,7 @@ pub(crate) async fn enqueue(
     let id = path::id(&id)?;
     let once = once(&headers, &visitor, &format!("enqueue {id}"), &bytes)?;
     let given: GivenConfiguration = body(&bytes)?;
-    let values = given.configuration.iter();
-    let configuration = Configuration(
-        values
-            .map(|(name, value)| (name.clone(), value.into()))
-            .collect(),
-    );
+    let configuration = Configuration(given.configuration);
     let enqueue = move || app.coordinator.enqueue(id, &configuration, once.as_ref());
     let enqueued = blocking(enqueue).await?;
     let values = enqueued
