@@ -15,7 +15,7 @@ use tuner::experiment::run;
 use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{ArmResult, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number};
-use tuner::spec::{CheckedSpec, check};
+use tuner::spec::{CheckedSpec, context};
 
 const SPEC: &str = r#"
 parameters = [{ name = "x", type = "int", low = 0, high = 1, default = 0 }]
@@ -129,7 +129,9 @@ fn main() {
         .nth(1)
         .and_then(|it| it.parse().ok())
         .unwrap_or(2000);
-    let spec = check(SPEC.into(), "simulated.toml".as_ref(), &Roots::default()).unwrap();
+    let spec = context(&Roots::default())
+        .check(SPEC.into(), "simulated.toml".as_ref())
+        .unwrap();
     println!(
         "{}",
         INTRODUCTION.replace("REPETITIONS", &repetitions.to_string())

@@ -14,7 +14,7 @@ use tuner::experiment::run;
 use tuner::ledger::{Ledger, LedgerEvent, PlannedArm, ResumeState};
 use tuner::report::{Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, Truth, number, pooled_service};
-use tuner::spec::{CheckedSpec, check};
+use tuner::spec::{CheckedSpec, context};
 
 fn spec(rules: &str) -> CheckedSpec {
     let text = format!(
@@ -27,7 +27,9 @@ objective = {{ metric = "cpu_s_per_request" }}
 verification = {{ {rules} }}
 "#
     );
-    check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap()
+    context(&Roots::default())
+        .check(text, "simulated.toml".as_ref())
+        .unwrap()
 }
 
 /// A ledger that has a plan already: nothing is searched for.
@@ -226,7 +228,9 @@ budget = {{ evaluations = 14 }}
     };
     let mut repeated = 0;
     for seed in 0..20 {
-        let spec = check(text(seed), "simulated.toml".as_ref(), &Roots::default()).unwrap();
+        let spec = context(&Roots::default())
+            .check(text(seed), "simulated.toml".as_ref())
+            .unwrap();
         let control = spec.space.default_configuration();
         // The best buffer is beyond the border: much is to be gained there.
         let truth = |at: &Configuration| Truth {
@@ -262,7 +266,9 @@ objective = {{ metric = "cpu_s_per_request" }}
 verification = {{ {rules} }}
 "#
     );
-    let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+    let spec = context(&Roots::default())
+        .check(text, "simulated.toml".as_ref())
+        .unwrap();
     let at = |x: i64| Configuration([("x".to_owned(), Value::Int(x))].into());
     let truth = |configuration: &Configuration| {
         let control = Truth::default();

@@ -16,10 +16,12 @@ use tuner::error::Fault;
 use tuner::evaluation::Block;
 use tuner::ledger::LedgerEvent;
 use tuner::live::Changed;
-use tuner::spec::{CheckedSpec, check};
+use tuner::spec::{CheckedSpec, context};
 
 fn spec() -> CheckedSpec {
-    check(SPEC.into(), "simulated.toml".as_ref(), &Roots::default()).unwrap()
+    context(&Roots::default())
+        .check(SPEC.into(), "simulated.toml".as_ref())
+        .unwrap()
 }
 
 /// Sixteen days: a deploy that moves the best configuration on day 6, and one that breaks the
@@ -264,7 +266,9 @@ fn nothing_is_watched_while_the_experiment_rests() {
     for (goal, change) in [("minimise", "−9.5 %"), ("maximise", "+10.5 %")] {
         let text = format!(r#"metric = "cpu_s_per_request", goal = "{goal}""#);
         let text = SPEC.replace(r#"metric = "cpu_s_per_request""#, &text);
-        let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+        let spec = context(&Roots::default())
+            .check(text, "simulated.toml".as_ref())
+            .unwrap();
         let first = after(&spec, &[]).0.view(BEGIN, None).lines[0].clone();
         let says = format!(", {change} when verified");
         assert!(first.contains(&says), "{first}");
@@ -358,7 +362,9 @@ fn a_round_says_whose_side_failed() {
 fn weekends_are_seasons_of_their_own_unless_told_otherwise() {
     let weekends = |said: &str| {
         let text = SPEC.replace("weekends = true\n", said);
-        let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+        let spec = context(&Roots::default())
+            .check(text, "simulated.toml".as_ref())
+            .unwrap();
         spec.continuous.unwrap().weekends
     };
     assert!(weekends(""));

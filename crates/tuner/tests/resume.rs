@@ -13,7 +13,7 @@ use tuner::experiment::run;
 use tuner::ledger::{Ledger, LedgerEvent, ResumeState, RunControl};
 use tuner::report::{EvaluationRecord, Failure, Finding, Report};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
-use tuner::spec::{BudgetSpec, CheckedSpec, check};
+use tuner::spec::{BudgetSpec, CheckedSpec, context};
 
 const SPEC: &str = r#"
 parameters = [
@@ -30,7 +30,9 @@ search = { strategy = "random" }
 "#;
 
 fn spec() -> CheckedSpec {
-    check(SPEC.into(), "simulated.toml".as_ref(), &Roots::default()).unwrap()
+    context(&Roots::default())
+        .check(SPEC.into(), "simulated.toml".as_ref())
+        .unwrap()
 }
 
 /// A ledger in memory, whose process is cut off when it has taken so many notes.
@@ -230,9 +232,13 @@ fn what_is_wanted_is_done() {
 #[test]
 fn the_control_is_pinned() {
     let text = SPEC.replace("default = 16, scale", "default = 20, scale");
-    let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+    let spec = context(&Roots::default())
+        .check(text, "simulated.toml".as_ref())
+        .unwrap();
     let pinned = serde_json::to_string(&spec.pinned()).unwrap();
-    let again = check(pinned, "again.json".as_ref(), &Roots::default()).unwrap();
+    let again = context(&Roots::default())
+        .check(pinned, "again.json".as_ref())
+        .unwrap();
     assert_eq!(again.name, "simulated");
     assert_eq!(
         again.space.default_configuration(),
@@ -264,7 +270,9 @@ fn a_live_value_without_a_limit_that_is_named_already_is_there_once() {
             "workload": {{ "command": ["true"], "parse": "wrk" }},
             "objective": {{ "metric": "latency_p99_us" }} }}"#
         );
-        let spec = check(text, "made.json".as_ref(), &Roots::at(dir.path())).unwrap();
+        let spec = context(&Roots::at(dir.path()))
+            .check(text, "made.json".as_ref())
+            .unwrap();
         let found = &spec.space.parameters()[0].special;
         assert_eq!(found.len(), all, "{live} {special}: {found:?}");
     }
@@ -287,7 +295,7 @@ fn a_live_value_outside_of_the_range_stays_the_control_once_it_is_pinned() {
         "target": { "start": ["sleep", "1000"] },
         "workload": { "command": ["true"], "parse": "wrk" },
         "objective": { "metric": "latency_p99_us" } }"#;
-    let check = |text, roots: &Roots| check(text, "made.json".as_ref(), roots);
+    let check = |text, roots: &Roots| context(roots).check(text, "made.json".as_ref());
     let spec = check(text.to_owned(), &Roots::at(dir.path())).unwrap();
     let pinned = serde_json::to_string(&spec.pinned()).unwrap();
     // Somebody has changed the knobs since.
