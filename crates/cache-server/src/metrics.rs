@@ -160,7 +160,12 @@ impl SharedCache {
             self.connections(),
         );
         single("items", "gauge", "Items in the cache.", store.items);
-        single("item_bytes", "gauge", "Bytes that the items take.", store.bytes);
+        single(
+            "item_bytes",
+            "gauge",
+            "Bytes that the items take.",
+            store.bytes,
+        );
         single(
             "memory_bytes",
             "gauge",
@@ -173,7 +178,12 @@ impl SharedCache {
             "Items removed because their memory was needed.",
             store.evictions,
         );
-        single("expired_total", "counter", "Items removed because their time was over.", store.expired);
+        single(
+            "expired_total",
+            "counter",
+            "Items removed because their time was over.",
+            store.expired,
+        );
         single(
             "slab_pages_moved_total",
             "counter",

@@ -79,9 +79,12 @@ const FIGURES: [(&str, &str, &str, Pick); 12] = [
         "Time that the shard spun without work, in nanoseconds.",
         |s| s.spin_ns.load(Ordering::Relaxed),
     ),
-    ("sleeps_total", "counter", "Times that the shard went to sleep in the kernel.", |s| {
-        s.sleeps.load(Ordering::Relaxed)
-    }),
+    (
+        "sleeps_total",
+        "counter",
+        "Times that the shard went to sleep in the kernel.",
+        |s| s.sleeps.load(Ordering::Relaxed),
+    ),
     (
         "spin_limit_ns",
         "gauge",
