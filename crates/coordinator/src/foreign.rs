@@ -75,7 +75,10 @@ fn check(report: &Report) -> Result<(), Wrong> {
     let since = jiff::Timestamp::from_second(946_684_800).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24);
     if report.started < since || report.started > until {
-        let why = format!("{} is before the year 2000, or in the future", report.started);
+        let why = format!(
+            "{} is before the year 2000, or in the future",
+            report.started
+        );
         return Err(wrong("started", why));
     }
     check_time("duration_s", report.duration_s)?;

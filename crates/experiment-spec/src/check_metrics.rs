@@ -51,7 +51,9 @@ pub(super) fn check_metrics(
         }
         let requests = requests_of(name);
         if spec.metrics.contains_key(&requests) {
-            let why = format!("this name is taken by the number of requests of {key}: choose another name");
+            let why = format!(
+                "this name is taken by the number of requests of {key}: choose another name"
+            );
             return Err(source.error(&format!("metrics.{requests}"), why));
         }
         check_latency(latency, target).map_err(|(below, why)| wrong(&below, why))?;

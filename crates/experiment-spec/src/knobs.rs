@@ -32,7 +32,10 @@ impl SchedKind {
         let observed = match target {
             Some(target) if target.start.is_none() => {
                 Some(target.observe.as_ref().ok_or_else(|| {
-                    refused("sched needs the threads of a service: give target.start or target.observe".to_owned())
+                    refused(
+                        "sched needs the threads of a service: give target.start or target.observe"
+                            .to_owned(),
+                    )
                 })?)
             }
             _ => None,

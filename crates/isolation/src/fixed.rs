@@ -15,8 +15,8 @@ pub struct FixedSettings {
     /// `true`: set `cpu.idle` of best-effort groups to 1, so that they run only when nothing else
     /// wants the CPU. `false`: set it to 0.
     pub cpu_idle: Option<bool>,
-    /// CPU weight of best-effort groups, 1 to 10,000. In cgroup v1, `cpu.shares` is the weight times
-    /// 10.24.
+    /// CPU weight of best-effort groups, 1 to 10,000. In cgroup v1, `cpu.shares` is the weight
+    /// times 10.24.
     pub weight: Option<u64>,
     /// CPU quota of all best-effort groups together, in cores.
     pub quota_cores: Option<f64>,

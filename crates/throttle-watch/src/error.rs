@@ -177,7 +177,9 @@ pub enum ThrottleError {
         must: String,
     },
     /// The kernel refuses such a quota.
-    #[error("the kernel refuses a quota below 1 ms in a period: give a larger --quota or --period-ms")]
+    #[error(
+        "the kernel refuses a quota below 1 ms in a period: give a larger --quota or --period-ms"
+    )]
     QuotaTooSmall,
     /// The limit of another group contradicts this one.
     #[error(

@@ -57,8 +57,8 @@ pub struct GuardResult {
     /// The metric that the guard compares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// What the verification has shown. `specified`: the objective or a constraint is about the same
-    /// metric, so this guard is not compared.
+    /// What the verification has shown. `specified`: the objective or a constraint is about the
+    /// same metric, so this guard is not compared.
     pub verdict: GuardVerdict,
     /// The ratio to the control. For errors, the difference of the errors per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -105,7 +105,8 @@ pub struct WireSpec {
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
     /// The id of a process in whose network namespace Slackline reads the packets. By default the
-    /// namespace of the watched service. Without a watched service, it is Slackline's own namespace.
+    /// namespace of the watched service. Without a watched service, it is Slackline's own
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a

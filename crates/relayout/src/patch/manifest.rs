@@ -494,7 +494,10 @@ mod tests {
         assert_eq!(store.all().unwrap(), [manifest.clone()]);
         assert_eq!(manifest.next_number(), 2);
         let error = manifest.generation(7).unwrap_err().to_string();
-        assert_eq!(error, "process 12 has no generation 7: its generations are 0, 1");
+        assert_eq!(
+            error,
+            "process 12 has no generation 7: its generations are 0, 1"
+        );
         assert!(!manifest.is_alive());
         manifest.remove().unwrap();
         assert!(store.all().unwrap().is_empty());

@@ -57,8 +57,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     if let Some(name) = &arguments.policy {
         let named = Policy::ALL.into_iter().find(|policy| policy.name() == name);
         let names = Policy::ALL.map(Policy::name).join(", ");
-        simulation.policy =
-            named.ok_or_else(|| anyhow::anyhow!("--policy {name}: no such policy; the policies are {names}"))?;
+        simulation.policy = named.ok_or_else(|| {
+            anyhow::anyhow!("--policy {name}: no such policy; the policies are {names}")
+        })?;
     }
     if arguments.ceiling {
         return ceilings(&simulation, arguments.json);
