@@ -3,7 +3,9 @@
 use std::fs;
 
 use host::hsperf::{HsPerf, HsperfValue, parse};
+use tempfile::TempDir;
 
+use crate::seeds::repository;
 use crate::target::Target;
 
 #[path = "../../crates/host/src/hsperf/tests/fixture.rs"]
@@ -19,6 +21,17 @@ pub const TARGET: Target = Target {
 
 /// An entry of the file has this many bytes at the least.
 const ENTRY_BYTES: usize = 20;
+
+thread_local! {
+    /// A host with one JVM. libFuzzer leaves it behind: so it is where everything is built.
+    static HOST: TempDir = {
+        let folder = repository().join("target/fuzz");
+        fs::create_dir_all(&folder).expect("a directory");
+        let host = tempfile::tempdir_in(folder).expect("a directory");
+        fs::create_dir_all(host.path().join("tmp/hsperfdata_app")).expect("a directory");
+        host
+    };
+}
 
 fn seeds() -> Vec<Vec<u8>> {
     let both = |first: Vec<u8>, second: Vec<u8>| {
@@ -68,14 +81,13 @@ fn read(bytes: &[u8]) -> bool {
 
 /// Two readings of the sums: nothing falls, and times are numbers.
 fn sample(first: &[u8], second: &[u8]) {
-    let root = tempfile::tempdir().expect("a directory");
-    let folder = root.path().join("tmp/hsperfdata_app");
-    fs::create_dir_all(&folder).expect("a directory");
-    fs::write(folder.join("42"), first).expect("a file");
-    let roots = host::Roots::at(root.path());
+    let root = HOST.with(|host| host.path().to_owned());
+    let file = root.join("tmp/hsperfdata_app/42");
+    fs::write(&file, first).expect("a file");
+    let roots = host::Roots::at(root);
     let mut perf = HsPerf::open(42, &roots).expect("it was read before");
     let before = perf.sample().expect("it was read before");
-    fs::write(folder.join("42"), second).expect("a file");
+    fs::write(&file, second).expect("a file");
     let after = perf.sample().expect("it was read before");
     assert_eq!(before.allocated_bytes, 0, "nothing happened in between");
     for sample in [before, after] {

@@ -60,13 +60,12 @@ fn commands(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (mut at, mut end) = (0, 0);
     loop {
         let rest = &bytes[at..end];
-        let mut waits = rest.is_empty();
         if link.is_in_body() {
             let (used, progress) = link.body(rest);
             assert!(used <= rest.len());
             at += used;
             match progress {
-                LinkProgress::More => waits = true,
+                LinkProgress::More => {}
                 LinkProgress::Over => continue,
                 LinkProgress::Command(command) => {
                     complete(&command, &mut seen);
@@ -76,7 +75,7 @@ fn commands(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         } else {
             match link.peek(rest) {
                 Err(_) => return seen,
-                Ok(None) => waits = true,
+                Ok(None) => {}
                 Ok(Some((pdu, used))) => {
                     assert!(used > 0 && used <= rest.len());
                     match pdu {
@@ -110,12 +109,11 @@ fn commands(bytes: &[u8], piece: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
                 }
             }
         }
-        if waits {
-            if end == bytes.len() {
-                return seen;
-            }
-            end = (end + piece).min(bytes.len());
+        // It waits for more bytes.
+        if end == bytes.len() {
+            return seen;
         }
+        end = (end + piece).min(bytes.len());
     }
 }
 
