@@ -116,7 +116,12 @@ fn linux_exchanges_a_billion_bytes_over_a_bad_wire() {
     let counts = forwarder.stop();
     eprintln!("{:?}: {counts:?} {counters:?}", started.elapsed());
     // Of a million frames, each kind of trouble meets a thousand at least.
-    for trouble in [counts.lost, counts.delayed, counts.duplicated, counts.corrupted] {
+    for trouble in [
+        counts.lost,
+        counts.delayed,
+        counts.duplicated,
+        counts.corrupted,
+    ] {
         assert!(trouble > 1000, "{counts:?}");
     }
     assert!(counters.checksums_wrong > 100, "{counters:?}");
