@@ -72,8 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .transpose()?,
         submission_thread_idle: None,
         xdp_socket: SocketConfig {
-            frames: std::env::var("FRAMES")
-                .map_or(Ok(defaults.frames), |count| count.parse())?,
+            frames: std::env::var("FRAMES").map_or(Ok(defaults.frames), |count| count.parse())?,
             leaves_checksums: std::env::var_os("CHECKSUMS").is_some(),
             has_large_pages: std::env::var_os("PAGES").is_some(),
             ..defaults

@@ -217,7 +217,9 @@ fn messages_in(receive_buffers: u16, peers: usize) -> Option<(usize, usize)> {
 
 #[test]
 fn receives_without_a_buffer_wait_for_one() {
-    let Some(few) = messages_in(32, 40) else { return };
+    let Some(few) = messages_in(32, 40) else {
+        return;
+    };
     assert_eq!(few, (32, 40));
     assert_eq!(messages_in(64, 40), Some((40, 40)));
     // A number that is no power of two counts as the next one.

@@ -76,7 +76,10 @@ fn panel(svg: &mut String, rows: &[&Row], shape: &str, left: f64) {
         .copied()
         .collect();
     let rate_of = |row: &Row| median(&row.rounds, |sample| sample.requests_per_s);
-    let most = own.iter().filter_map(|row| rate_of(row)).fold(1.0, f64::max);
+    let most = own
+        .iter()
+        .filter_map(|row| rate_of(row))
+        .fold(1.0, f64::max);
     let x = |rate: f64| left + PANEL_WIDTH * rate / most;
     let y = |us: f64| PANEL_BOTTOM - PANEL_HEIGHT * us / TOP_US;
     let right = left + PANEL_WIDTH;
@@ -87,7 +90,11 @@ fn panel(svg: &mut String, rows: &[&Row], shape: &str, left: f64) {
     );
     for step in 0..=4 {
         let us = TOP_US * f64::from(step) / 4.0;
-        let colour = if us == OBJECTIVE_P99_US { "#d00" } else { "#ddd" };
+        let colour = if us == OBJECTIVE_P99_US {
+            "#d00"
+        } else {
+            "#ddd"
+        };
         let _ = writeln!(
             svg,
             "<line x1=\"{left}\" x2=\"{right}\" y1=\"{0:.0}\" y2=\"{0:.0}\" stroke=\"{colour}\"/><text x=\"{1:.0}\" y=\"{0:.0}\" text-anchor=\"end\">{us:.0} µs</text>",
@@ -102,8 +109,10 @@ fn panel(svg: &mut String, rows: &[&Row], shape: &str, left: f64) {
             rate / 1000.0
         );
     }
-    let picks: [(fn(&Sample) -> f64, &str); 2] =
-        [(|sample| sample.p99_us, "none"), (|sample| sample.mean_us, "4 3")];
+    let picks: [(fn(&Sample) -> f64, &str); 2] = [
+        (|sample| sample.p99_us, "none"),
+        (|sample| sample.mean_us, "4 3"),
+    ];
     for (name, colour) in SERVERS {
         for (pick, dashes) in picks {
             let points = own.iter().filter(|row| row.server == name);

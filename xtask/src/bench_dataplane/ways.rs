@@ -88,7 +88,11 @@ impl Bench {
         let cases = [
             (million::CONTROL, 1_000, settings(&[], &[])),
             ("1,000,000 connections", many, settings(&[], &[])),
-            ("…, answers acknowledged at once", many, settings(&[], at_once)),
+            (
+                "…, answers acknowledged at once",
+                many,
+                settings(&[], at_once),
+            ),
             ("…, large pages", many, settings(large, large)),
             ("…, both", many, settings(large, both)),
         ];

@@ -160,8 +160,16 @@ fn memory_stays_bounded_and_what_is_asked_for_survives() {
 /// A list without segments would lose all of them.
 #[test]
 fn a_scan_evicts_no_item_that_was_asked_for() {
+    fn scan(store: &mut Store, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let key = format!("scan{number}");
+            put(store, key.as_bytes(), &[0; 1000], Mode::Set, Expiry::Never);
+        }
+    }
     let mut store = store(4);
     let asked = |number: u32| format!("asked{number}").into_bytes();
+    // Warm holds a share of all items: the memory is full first, so that all 1,000 fit.
+    scan(&mut store, 0..20_000);
     for number in 0..1000 {
         put(
             &mut store,
@@ -172,17 +180,8 @@ fn a_scan_evicts_no_item_that_was_asked_for() {
         );
         assert!(read(&mut store, &asked(number)).is_some());
     }
-    for number in 0..100_000_u32 {
-        let key = format!("scan{number}");
-        put(
-            &mut store,
-            key.as_bytes(),
-            &[0; 1000],
-            Mode::Set,
-            Expiry::Never,
-        );
-    }
-    assert!(store.stats.evictions > 80_000);
+    scan(&mut store, 20_000..120_000);
+    assert!(store.stats.evictions > 100_000);
     let left = (0..1000).filter(|number| store.peek(&asked(*number)).is_some());
     assert_eq!(left.count(), 1000);
 }

@@ -116,7 +116,12 @@ fn linux_exchanges_a_billion_bytes_over_a_bad_wire() {
     let counts = forwarder.stop();
     eprintln!("{:?}: {counts:?} {counters:?}", started.elapsed());
     // Of a million frames, each kind of trouble meets a thousand at least.
-    for trouble in [counts.lost, counts.delayed, counts.duplicated, counts.corrupted] {
+    for trouble in [
+        counts.lost,
+        counts.delayed,
+        counts.duplicated,
+        counts.corrupted,
+    ] {
         assert!(trouble > 1000, "{counts:?}");
     }
     assert!(counters.checksums_wrong > 100, "{counters:?}");
@@ -139,10 +144,9 @@ fn linux_accepts_the_checksums_that_are_left_to_the_kernel() {
     for address in [SERVER, "fd77::2"] {
         exchange(&connect(&wire, address), 2_000_000, 1);
     }
-    let counters = server.stop()[0];
-    let wrong = wire.client.command("cat", &["/proc/net/snmp"]);
-    assert_eq!(value_of(&wrong, "InCsumErrors"), 0, "{wrong}");
-    assert_eq!(counters.timeouts, 0, "{counters:?}");
+    server.stop();
+    let counts = wire.client.command("cat", &["/proc/net/snmp"]);
+    assert_eq!(value_of(&counts, "InCsumErrors"), 0, "{counts}");
 }
 
 /// A counter of TCP in `/proc/net/snmp`: a line of names, and one of values.

@@ -120,7 +120,12 @@ fn a_socket_of_systemd_is_served_and_keeps_clients_while_the_server_restarts() {
     let taken = taken.local_addr().unwrap().to_string();
     let mut command = Command::new("python3");
     command
-        .args(["-c", SYSTEMD, env!("CARGO_BIN_EXE_slackline"), "serve-cache"])
+        .args([
+            "-c",
+            SYSTEMD,
+            env!("CARGO_BIN_EXE_slackline"),
+            "serve-cache",
+        ])
         .args(["--listen", &taken])
         .stdout(Stdio::piped());
     let Some((mut systemd, line, mut messages)) = on_uring(&mut command) else {
