@@ -58,17 +58,21 @@ def pool(part):
     return f"{timed['threads']} `{timed['name']}` {'processes' if is_of_processes else 'threads'}: {by}"
 
 
+def changes(setting, how):
+    """What a setting of `advise` changes."""
+    parts = [f"{size} `{name}`" for name, size in setting["threads"].items()]
+    limit = words({"workers": how["workers"], "limit": setting["limit"]}, how)
+    return ", ".join(parts + [limit] * (limit != "as it is" or not parts))
+
+
 def said(advice, how):
     if advice["unreliable"] == "saturated":
         return "nothing: saturated"
     if advice["unreliable"]:
         return f"nothing: the model is off ({100 * (advice['model_error'] - 1):+.0f} %)".replace("-", "−")
-    recommended = advice["recommended"]
-    if recommended is None:
-        return "nothing: no change is shown to be faster"
-    parts = [f"{size} `{name}`" for name, size in recommended["threads"].items()]
-    limit = words({"workers": how["workers"], "limit": recommended["limit"]}, how)
-    return ", ".join(parts + [limit] * (limit != "as it is" or not parts))
+    recommended, give_back = advice["recommended"], advice["give_back"]
+    text = changes(recommended, how) if recommended else "nothing: no change is shown to be faster"
+    return text + (f"; could be given back: {changes(give_back, how)}" if give_back else "")
 
 
 def rows(found):

@@ -100,7 +100,7 @@ def advise(running, rate, seconds):
         load.terminate()
         load.wait()
     advice = json.loads(done.stdout)
-    recommended = advice["recommended"]
+    recommended, give_back = advice["recommended"], advice["give_back"]
     error = advice["model_error"]
     return {
         "exit_code": done.returncode,
@@ -110,6 +110,7 @@ def advise(running, rate, seconds):
         "pools": [{key: pool.get(key) for key in ("name", "threads", "processes", "setting", "set_by")} for pool in pools],
         "recommended": recommended and recommended["setting"],
         "predicted": recommended and recommended["ratio"],
+        "give_back": give_back and give_back["setting"],
     }
 
 
