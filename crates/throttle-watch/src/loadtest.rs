@@ -541,7 +541,7 @@ mod tests {
         assert_eq!(of_pgbench(11.0, 50.0).unwrap(), f64::INFINITY);
         assert_eq!(
             of_pgbench(10.0, 20.0).unwrap_err().to_string(),
-            "the output counts transactions above 50 ms: give pgbench -L 20, the objective"
+            "the output counts transactions above 50 ms, but the objective is 20 ms: give pgbench -L 20"
         );
     }
 

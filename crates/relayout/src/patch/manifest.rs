@@ -512,7 +512,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let error = store.all().unwrap_err().to_string();
             assert!(
-                error.contains("1-2.json") && error.contains("left alone"),
+                error.contains("1-2.json") && error.contains("it is not changed"),
                 "{error}"
             );
             assert!(path.exists());
