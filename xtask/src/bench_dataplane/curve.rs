@@ -26,6 +26,9 @@ const PANEL_WIDTH: f64 = 290.0;
 const PANEL_BOTTOM: f64 = 330.0;
 const PANEL_HEIGHT: f64 = 290.0;
 
+/// One of a sample's latencies.
+type Pick = fn(&Sample) -> f64;
+
 impl Bench {
     pub(super) fn curve(&mut self) -> anyhow::Result<()> {
         let mut servers = self.cache_servers();
@@ -109,7 +112,7 @@ fn panel(svg: &mut String, rows: &[&Row], shape: &str, left: f64) {
             rate / 1000.0
         );
     }
-    let picks: [(fn(&Sample) -> f64, &str); 2] = [
+    let picks: [(Pick, &str); 2] = [
         (|sample| sample.p99_us, "none"),
         (|sample| sample.mean_us, "4 3"),
     ];
