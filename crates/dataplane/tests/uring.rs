@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig, listen};
-use dataplane::{Backend as _, Event};
+use dataplane::{Backend as _, Calls as _, Event};
 
 use echo::Echo;
 use shards::start_shards;
