@@ -120,8 +120,8 @@ impl<'a> RunSession<'a> {
         Ok(())
     }
 
-    /// As it is kept: what a signal cut off ended with its experiment, or is repeated after the next
-    /// start.
+    /// As it is kept: what a signal cut off ended with its experiment, or is repeated after the
+    /// next start.
     fn outcome(
         &self,
         record: &EvaluationRecord,

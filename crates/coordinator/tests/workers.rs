@@ -254,7 +254,7 @@ fn a_queue_that_was_away_gets_what_it_missed() {
             row.message.unwrap_or_default()
         };
         let waits = || message().contains("waits for NATS: the queue is down");
-        eventually(20, waits, &message);
+        eventually(20, waits, message);
         queue.is_down.store(false, Ordering::Relaxed);
         wait_for(coordinator, id, State::Done);
         assert_eq!(message(), "");

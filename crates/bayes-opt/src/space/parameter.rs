@@ -123,8 +123,8 @@ impl Parameter {
         }
     }
 
-    /// Checks the parameter by itself: its range and steps, and that its default, its special values
-    /// and the guess at its best value fit them.
+    /// Checks the parameter by itself: its range and steps, and whether its default, its special
+    /// values and the guess at its best value fit them.
     ///
     /// # Errors
     /// [`SpaceError::Invalid`] names the key that is wrong.

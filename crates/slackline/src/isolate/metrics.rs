@@ -7,6 +7,9 @@ use prometheus_text::{Exposition, Labels, MetricKind};
 /// A service's figure; `None` where it is not known.
 type Figure = fn(&isolate_run::ServiceStatus) -> Option<f64>;
 
+/// A best-effort group's figure.
+type GroupFigure = fn(&isolate_run::GroupStatus) -> f64;
+
 pub(super) fn page(status: &IsolationStatus) -> String {
     let mut page = Exposition::new();
     let gauges: [(&str, &str, Figure); 6] = [
@@ -48,7 +51,7 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         });
         page.family(name, MetricKind::Gauge, help).samples(samples);
     }
-    let groups: [(&str, &str, fn(&isolate_run::GroupStatus) -> f64); 2] = [
+    let groups: [(&str, &str, GroupFigure); 2] = [
         (
             "slackline_isolate_group_cores",
             "CPU that a best-effort group uses, in cores.",

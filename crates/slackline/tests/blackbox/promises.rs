@@ -221,7 +221,7 @@ fn a_second_server_waits_for_the_first() {
     assert_eq!(second.page("/"), address);
     let messages = || read(&toy, "serve.stderr");
     let until = |text: &str| {
-        eventually(10, || messages().contains(text), &messages);
+        eventually(10, || messages().contains(text), messages);
     };
     until(
         "commands reach that one. This server waits until the other one ends, then takes over at http://127.0.0.1:",
@@ -258,7 +258,7 @@ fn a_second_server_waits_for_the_first() {
     );
     let second = Server::start(&toy);
     let waits = || messages().matches("then takes over at").count();
-    eventually(10, || waits() >= 2, &messages);
+    eventually(10, || waits() >= 2, messages);
     first.kill();
     until("commands reach this server now\n");
     assert_ne!(second.page("/"), address);
@@ -291,7 +291,7 @@ fn the_log_says_what_was_recovered_after_a_kill() {
     let server = Server::start(&toy);
     let said = "experiment 1 (toy) was running when the last server ended: it goes on";
     let messages = || read(&toy, "serve.stderr");
-    eventually(20, || messages().contains(said), &messages);
+    eventually(20, || messages().contains(said), messages);
     server.does(&["stop", &id.to_string()]).with_code(0);
 }
 

@@ -168,7 +168,7 @@ fn a_watch_leaves_an_idle_process_alone_whatever_was_kept_of_it() {
     start.stdout(Stdio::null()).stderr(Stdio::piped());
     let watch = start.spawn().unwrap();
     let status = || Ended::of(toy.slackline(&["relayout", "status"])).stdout;
-    eventually(60, || status().contains("idle: it uses"), &status);
+    eventually(60, || status().contains("idle: it uses"), status);
     assert!(!is_laid_out(&program));
     Ended::of(toy.slackline(&["relayout", "stop"])).with_code(0);
     let ended = watch.wait_with_output().unwrap();
