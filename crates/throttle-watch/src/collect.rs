@@ -115,7 +115,9 @@ fn look(roots: &Roots, group: &str, schedule: &mut SchedTrace) -> Result<Vec<u32
     let gone = schedule.threads().filter(|known| !threads.contains(known));
     let gone = gone.collect();
     let new = threads.iter().filter(|thread| !schedule.is_named(**thread));
-    let found: Vec<FoundThread> = new.map(|thread| FoundThread::read(roots, *thread)).collect();
+    let found: Vec<FoundThread> = new
+        .map(|thread| FoundThread::read(roots, *thread))
+        .collect();
     let beside = beside_workers(&found);
     for thread in &found {
         schedule.add(thread.id, &thread.name);

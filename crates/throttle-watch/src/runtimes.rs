@@ -467,7 +467,11 @@ mod tests {
         process(root, 10, 1, ["uvicorn", uvicorn, ""], &[]);
         process(root, 11, 10, ["python3", spawned, ""], &[]);
         process(root, 12, 10, ["python3", spawned, ""], &[]);
-        let puma = ["ruby", "puma: cluster worker 0: 20 [app]", "WEB_CONCURRENCY=8\0"];
+        let puma = [
+            "ruby",
+            "puma: cluster worker 0: 20 [app]",
+            "WEB_CONCURRENCY=8\0",
+        ];
         process(root, 21, 20, puma, &["puma srv tp 001"]);
         process(root, 31, 30, ["app", "/srv/app", "WORKERS=many\0"], &[]);
         let roots = Roots::at(root);

@@ -18,9 +18,7 @@ mod verdict;
 pub use bandwidth::Limit;
 pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
-pub use runtime::{
-    RuntimePool, Sizing, ignores_quota, is_helper, thread_setting, worker_setting,
-};
+pub use runtime::{RuntimePool, Sizing, ignores_quota, is_helper, thread_setting, worker_setting};
 pub use schedule::{
     JOBS_MAX, NAMES_MAX, Observed, Recording, SchedEvent, SchedTrace, SwitchOut, ThreadNameStats,
     pool_name,

@@ -166,7 +166,9 @@ pub fn is_helper(command: &str) -> bool {
     if let Some(title) = command.strip_prefix("postgres: ") {
         // The name of a cluster comes first, where it has one (`cluster_name`).
         let kind = title.split_once(": ").map_or(title, |(_, kind)| kind);
-        return POSTGRES_HELPERS.iter().any(|helper| kind.starts_with(helper));
+        return POSTGRES_HELPERS
+            .iter()
+            .any(|helper| kind.starts_with(helper));
     }
     // nginx: src/os/unix/ngx_process_cycle.c. The other one watches the files of Python's
     // multiprocessing (Lib/multiprocessing/resource_tracker.py).

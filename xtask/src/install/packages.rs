@@ -372,8 +372,7 @@ pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask bench throttle` needs.
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
 /// What `cargo xtask bench published` needs; Go comes from Debian where there is no other.
-pub(crate) const BENCH_PUBLISHED: &[Need] =
-    &[NGINX, WRK, IPROUTE, JDK, MAVEN, GO, CURL, PYTHON];
+pub(crate) const BENCH_PUBLISHED: &[Need] = &[NGINX, WRK, IPROUTE, JDK, MAVEN, GO, CURL, PYTHON];
 /// What `cargo xtask bench newcomer` needs.
 pub(crate) const BENCH_NEWCOMER: &[Need] = &[HAPROXY, NGINX, WRK, REDIS, REDIS_TOOLS, PYTHON];
 /// What `cargo xtask bench pools` needs.

@@ -82,7 +82,8 @@ fn no_text_of_an_imported_report_shows_a_reader_a_secret() {
     evaluation["crash"] =
         json!({ "kind": "ended-under-load", "message": text("crash"), "output": text("end") });
     evaluation["measurement"]["excess"][format!("--token={SECRET} <= 1")] = json!(0.5);
-    evaluation["begun"] = json!({ "control": { "started_s": 1.0, "evaluations": 0, "restarted": text("begun") } });
+    evaluation["begun"] =
+        json!({ "control": { "started_s": 1.0, "evaluations": 0, "restarted": text("begun") } });
     let arm = &mut report["verification"][0];
     arm["name"] = json!(format!("candidate --password={SECRET}"));
     arm["violated"] = json!([text("violated")]);

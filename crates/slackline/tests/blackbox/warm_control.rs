@@ -115,7 +115,9 @@ fn said_by_serve(toy: &Toy) {
     assert_eq!(listed[3]["begun"], last["begun"]);
     let cookie = crate::api::session(&server, "read_token");
     let page = |path: &str| {
-        let answer = ureq::get(server.page(path)).header("cookie", &cookie).call();
+        let answer = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
         answer.unwrap().into_body().read_to_string().unwrap()
     };
     let evaluation = page("/experiments/1/evaluations/4");

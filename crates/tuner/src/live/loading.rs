@@ -8,7 +8,7 @@ use crate::http;
 use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Launch, RunError, Running};
-use crate::sampler::difference;
+use crate::sampler::{difference, observed_pid};
 use crate::side::Side;
 use crate::spec::HttpSpec;
 use crate::spec::{Pairing, WorkloadSpec};
@@ -99,7 +99,8 @@ impl Live<'_> {
             .group()
             .map(str::to_owned)
             .or_else(|| observe?.cgroup.clone());
-        let pid = instance.pid().or_else(|| observe?.pid);
+        let pid = instance.pid();
+        let pid = pid.or_else(|| observed_pid(observe?, &self.roots));
         let is_parallel = self.spec.target().pairing == Pairing::Parallel;
         match (group, pid) {
             // Each of two generators would take the other's service for somebody in the way.
