@@ -190,7 +190,7 @@ fn what_is_wrong_with_a_described_service_is_named() {
         .saying(&["service.json: service.pools[1].work.batches.jobs: invalid type"]);
     advise(&toy, &described(), &["--pool", "wroker"])
         .with_code(2)
-        .saying(&["\"wroker\"", "there are worker"]);
+        .saying(&["\"wroker\"", "the pools are worker"]);
     advise(&toy, &json!({ "host": 1 }), &[])
         .with_code(2)
         .saying(&["service.json"]);
@@ -332,7 +332,7 @@ fn after_a_kill_under_the_new_limit_another_apply_asks_for_a_restore() {
     assert!(is_new());
     Ended::of(apply())
         .with_code(2)
-        .saying(&["slackline restore first"]);
+        .saying(&["run `slackline restore` first"]);
     toy.restore().with_code(0);
     assert!(!is_new());
 }
