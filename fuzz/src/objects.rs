@@ -43,7 +43,7 @@ pub(crate) static OBJECTS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 /// Lays a file out in an order, or with counters, as its bytes say. Says whether code was emitted.
 pub(crate) fn lay_out(bytes: Vec<u8>) -> bool {
     let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
-    foreign::exercise(bytes, LayoutOrder::Random(sum), sum % 4 == 0)
+    foreign::exercise(bytes, LayoutOrder::Random(sum), sum.is_multiple_of(4))
 }
 
 /// Lays out an object in which the input has replaced a section, as far as there is room. The

@@ -3,6 +3,11 @@
 //!
 //! `SLACKLINE_FUZZ_S` says for how many seconds. `SLACKLINE_FUZZ_INPUT` names a file: only this
 //! input is run then.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on ends there, and says how many inputs it ran"
+)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
