@@ -236,6 +236,45 @@ fn stats_count_what_was_done() {
     server.stop();
 }
 
+/// One line of an answer, without its end.
+fn line(client: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"\r\n") {
+        client.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap().trim_end().to_owned()
+}
+
+/// Asks for a number of the item `a` by the meta protocol.
+fn number_of_a(client: &mut TcpStream, flag: char) -> u64 {
+    client
+        .write_all(format!("mg a {flag}\r\n").as_bytes())
+        .unwrap();
+    let answer = line(client);
+    let number = answer.strip_prefix(&format!("HD {flag}")).unwrap();
+    number.parse().unwrap()
+}
+
+#[test]
+fn touch_moves_the_expiry_and_a_cas_succeeds_once() {
+    let Some(server) = start(1, 64 << 20) else {
+        return;
+    };
+    let mut client = server.connect();
+    exchange(&mut client, b"set a 0 100 1\r\n1\r\n", b"STORED\r\n");
+    assert!((90..=100).contains(&number_of_a(&mut client, 't')));
+    exchange(&mut client, b"touch a 500\r\n", b"TOUCHED\r\n");
+    assert!((490..=500).contains(&number_of_a(&mut client, 't')));
+    let cas = number_of_a(&mut client, 'c');
+    let replace = format!("cas a 0 0 1 {cas}\r\n2\r\n");
+    exchange(&mut client, replace.as_bytes(), b"STORED\r\n");
+    exchange(&mut client, replace.as_bytes(), b"EXISTS\r\n");
+    exchange(&mut client, b"get a\r\n", b"VALUE a 0 1\r\n2\r\nEND\r\n");
+    server.stop();
+}
+
 #[test]
 fn large_values_many_keys_and_pipelining_in_pieces_of_any_size() {
     let Some(server) = start(1, 128 << 20) else {
