@@ -156,7 +156,12 @@ impl SharedCache {
             "Open connections.",
             self.connections(),
         );
-        single("items", MetricKind::Gauge, "Items in the cache.", store.items);
+        single(
+            "items",
+            MetricKind::Gauge,
+            "Items in the cache.",
+            store.items,
+        );
         single(
             "item_bytes",
             MetricKind::Gauge,
