@@ -162,7 +162,10 @@ fn load(wire: &Wire, clients: usize, rounds: &Arc<AtomicU64>) -> Vec<JoinHandle<
     let client = |_| {
         let rounds = Arc::clone(rounds);
         wire.client.spawn(move || {
-            let mut stream = TcpStream::connect((SERVER, PORT)).unwrap();
+            // Whoever comes only after the kill is refused by the kernel.
+            let Ok(mut stream) = TcpStream::connect((SERVER, PORT)) else {
+                return;
+            };
             let patience = Some(Duration::from_secs(5));
             stream.set_read_timeout(patience).unwrap();
             stream.set_write_timeout(patience).unwrap();
