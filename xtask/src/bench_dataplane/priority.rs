@@ -42,7 +42,7 @@ impl Drop for Raised {
     fn drop(&mut self) {
         for (pid, nice) in &self.before {
             if let Err(error) = renice(*pid, &nice.to_string()) {
-                eprintln!("thread {pid} (ksoftirqd) keeps nice {HIGHEST}: {error:#}");
+                println!("thread {pid} (ksoftirqd) keeps nice {HIGHEST}: {error:#}");
             }
         }
     }

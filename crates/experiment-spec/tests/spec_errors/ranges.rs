@@ -10,37 +10,31 @@ fn an_end_of_a_range_is_a_finite_number() {
         for (key, line, from) in [("low", 5, "low = 1\n"), ("high", 6, "high = 32\n")] {
             let to = format!("{key} = {number}\n");
             let place = format!("spec.toml:{line}: parameters[0].{key}");
-            expect(
-                from,
-                &to,
-                &format!("{place}: {shown} is not a whole number"),
-            );
+            let says = format!("{place}: must be a finite number, not {shown}");
+            expect(from, &to, &says);
             let float = SOUND.replacen("int", "float", 1).replacen(from, &to, 1);
-            assert_eq!(
-                error_in("spec.toml", &float, &Roots::default()),
-                format!("{place}: is {shown}, but it has to be a finite number")
-            );
+            assert_eq!(error_in("spec.toml", &float, &Roots::default()), says);
         }
     }
     expect(
         "default = 16\n",
         "default = nan\n",
-        "spec.toml:7: parameters[0].default: is NaN: it has to be a whole number from 1 to 32",
+        "spec.toml:7: parameters[0].default: must be a finite number, not NaN",
     );
     expect(
         "default = 16\n",
         "default = 16\nspecial = [inf]\n",
-        "spec.toml:8: parameters[0].special: has inf, but a number has to be finite",
+        "spec.toml:8: parameters[0].special[0]: must be a finite number, not inf",
     );
     expect(
         "type = \"int\"\nlow = 1\nhigh = 32\ndefault = 16\n",
         "type = \"ordinal\"\nvalues = [1.0, nan]\ndefault = 1.0\n",
-        "spec.toml:5: parameters[0].values: has NaN, but a number has to be finite",
+        "spec.toml:5: parameters[0].values[1]: must be a finite number, not NaN",
     );
     expect(
         "default = 16\n",
         "default = 16\nprior = { best_guess = inf, confidence = 0.5 }\n",
-        "spec.toml:8: parameters[0].prior.best_guess: is inf: it has to be a whole number from 1 to 32",
+        "spec.toml:8: parameters[0].prior.best_guess: must be a finite number, not inf",
     );
 }
 
