@@ -24,12 +24,12 @@ fn an_end_of_a_range_is_a_finite_number() {
     expect(
         "default = 16\n",
         "default = 16\nspecial = [inf]\n",
-        "spec.toml:8: parameters[0].special[0]: must be a finite number, not inf",
+        "spec.toml:8: parameters[0].special: must be a finite number, not inf",
     );
     expect(
         "type = \"int\"\nlow = 1\nhigh = 32\ndefault = 16\n",
         "type = \"ordinal\"\nvalues = [1.0, nan]\ndefault = 1.0\n",
-        "spec.toml:5: parameters[0].values[1]: must be a finite number, not NaN",
+        "spec.toml:5: parameters[0].values: must be a finite number, not NaN",
     );
     expect(
         "default = 16\n",
