@@ -11,9 +11,9 @@
 //! reads.sample(&disk, 7);
 //! assert_eq!(
 //!     page.into_text(),
-//!     "# HELP up Whether the service runs.\n# TYPE up gauge\nup 1\n\
-//!      # HELP reads_total Reads answered.\n# TYPE reads_total counter\n\
-//!      reads_total{disk=\"a \\\"b\\\"\"} 7\n"
+//!     "# HELP up Whether the service runs.\n# TYPE up gauge\nup 1\n".to_owned()
+//!         + "# HELP reads_total Reads answered.\n# TYPE reads_total counter\n"
+//!         + "reads_total{disk=\"a \\\"b\\\"\"} 7\n"
 //! );
 //! ```
 #![forbid(unsafe_code)]

@@ -452,7 +452,7 @@ fn what_cannot_be_loaded_is_an_error() {
     command.args(["--slo-p99-ms", "10", "--start", "20", "--step-s", "0.2"]);
     Ended::of(command)
         .with_code(2)
-        .saying(&["at 20.0/s no request succeeded: connection refused ("]);
+        .saying(&["at 20.0 requests/s no request succeeded: connection refused ("]);
     let command = toy.slackline(&["load", "--url", "127.0.0.1:1", "--rate", "1"]);
     Ended::of(command)
         .with_code(2)

@@ -190,7 +190,7 @@ fn a_quota_above_the_group_is_judged_by_all_who_use_it() {
     Ended::of(toy.slackline(&["throttle", "advise", "--cgroup", &victim.name]))
         .with_code(2)
         .saying(&[&format!(
-            "for advice on that one, give --cgroup {}",
+            "for advice on that group, give --cgroup {}",
             slice.name
         )]);
 }

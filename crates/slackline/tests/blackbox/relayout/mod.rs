@@ -18,7 +18,7 @@ fn who_is_not_there_or_not_re_laid_out_is_named() {
         .saying(&["process 4294967 does not exist"]);
     Ended::of(toy.slackline(&["relayout", "rollback", "4294967"]))
         .with_code(2)
-        .saying(&["4294967", "not re-laid out"]);
+        .saying(&["4294967", "no relayout on record"]);
     Ended::of(toy.slackline(&["relayout", "start", "--once"])).with_code(2);
     Ended::of(toy.slackline(&["relayout", "rollback", "--all"]))
         .with_code(0)
