@@ -14,7 +14,6 @@ import argparse
 import glob
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -27,6 +26,9 @@ import page
 import simulated
 import things
 from things import CPUS, PORT
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pieces import machine, write_json  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SLACKLINE = os.environ["SLACKLINE"]
@@ -138,12 +140,6 @@ def beside(options, service, antagonist, policy, directory):
     return result
 
 
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    return f"{CPUS} CPUs of {model}, Linux {platform.release()}"
-
-
 class Kept:
     """What was found, in this piece and in earlier ones."""
 
@@ -165,10 +161,7 @@ class Kept:
         return False
 
     def keep(self):
-        with open(self.path + ".next", "w") as file:
-            json.dump(self.found, file, indent=1)
-            file.write("\n")
-        os.replace(self.path + ".next", self.path)
+        write_json(self.path, self.found)
         page.write(self.found, self.out, POLICIES)
 
 

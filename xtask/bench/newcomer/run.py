@@ -12,10 +12,12 @@ import argparse
 import collections
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pieces import machine, write_json  # noqa: E402
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 SLACKLINE = os.environ["SLACKLINE"]
@@ -32,12 +34,6 @@ SPECIFICATIONS = {
     "nginx-workers-aa": "examples/nginx-workers/aa.toml",
 }
 OUTCOMES = ["completed", "violated", "aborted", "crashed", "failed"]
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    return f"{os.cpu_count()} CPUs of {model}, Linux {platform.release()}"
 
 
 def command(name, report):
@@ -125,10 +121,7 @@ def main():
             continue
         kept[name] = measure(name, options.out)
         print(name, kept[name], flush=True)
-        with open(path + ".next", "w") as file:
-            json.dump(kept, file, indent=1)
-            file.write("\n")
-        os.replace(path + ".next", path)
+        write_json(path, kept)
         write(kept, options.out)
     if left:
         print(f"Not run yet: {', '.join(left)}. Start it again.")

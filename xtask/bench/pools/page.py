@@ -4,8 +4,10 @@ import os
 import statistics
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../relayout"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "../relayout")]
 from mariadb import interval  # noqa: E402
+from pieces import percent  # noqa: E402
 
 
 def by_repeat(part, name):
@@ -18,13 +20,6 @@ def change(part, name, beside):
     these, those = by_repeat(part, name), by_repeat(part, beside)
     ratios = [these[repeat] / those[repeat] for repeat in sorted(set(these) & set(those))]
     return interval(ratios) if len(ratios) > 1 else None
-
-
-def percent(found):
-    if found is None:
-        return "–"
-    mean, low, high = (f"{value:+.1f}".replace("-", "−") for value in found)
-    return f"{mean} % [{low}, {high}]"
 
 
 def is_worse(found):

@@ -15,7 +15,6 @@ others go on. The page OUT_DIR/pools.md is made of all that is kept.
 import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -24,6 +23,9 @@ import time
 
 import page
 from services import GROUP, KINDS, SLACKLINE, Running
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pieces import machine, write_json  # noqa: E402
 
 CORES = 1
 WORKERS = 8
@@ -44,12 +46,6 @@ ALTERNATIVES = [
     {"workers": 2 * CORES + 1, "limit": LIMIT},
     {"workers": CPUS, "limit": LIMIT},
 ]
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    return f"{CPUS} CPUs of {model}, Linux {platform.release()}"
 
 
 class Kept:
@@ -76,10 +72,7 @@ class Kept:
         return not self.is_cut
 
     def keep(self):
-        with open(self.path + ".next", "w") as file:
-            json.dump(self.found, file, indent=1)
-            file.write("\n")
-        os.replace(self.path + ".next", self.path)
+        write_json(self.path, self.found)
         page.write(self.found, self.out)
 
 

@@ -13,13 +13,15 @@ import argparse
 import collections
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
 
 import page
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pieces import machine, write_json  # noqa: E402
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 SLACKLINE = os.environ["SLACKLINE"]
@@ -52,12 +54,6 @@ LOADTESTS = {"throttled-go": (6, 30), "throttled-jvm": (8, 60)}
 PARTS = [*EXPERIMENTS, *LOADTESTS]
 
 
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    return f"{os.cpu_count()} CPUs of {model}, Linux {platform.release()}"
-
-
 class Kept:
     """What was found, in this piece and in earlier ones."""
 
@@ -80,10 +76,7 @@ class Kept:
 
     def keep(self, name, found):
         self.found[name] = {"machine": machine(), **found}
-        with open(self.path + ".next", "w") as file:
-            json.dump(self.found, file, indent=1)
-            file.write("\n")
-        os.replace(self.path + ".next", self.path)
+        write_json(self.path, self.found)
         page.write(self.found, self.out)
 
 

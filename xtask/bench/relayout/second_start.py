@@ -22,6 +22,9 @@ from pathlib import Path
 
 from mariadb import SLACKLINE, Server, interval, lay_out, relayout
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pieces import percent, write_json  # noqa: E402
+
 PORT = 33406
 # The longest that one start takes.
 START_S = 300
@@ -145,17 +148,8 @@ class Kept:
 
     def add(self, start):
         self.series[-1]["starts"].append(start)
-        following = self.path.with_name(self.path.name + ".next")
-        following.write_text(json.dumps(self.series, indent=1) + "\n")
-        following.replace(self.path)
+        write_json(self.path, self.series)
         self.path.with_suffix(".md").write_text(page(self.series[-1]))
-
-
-def percent(found):
-    if found is None:
-        return "–"
-    mean, low, high = (f"{value:+.1f}".replace("-", "−") for value in found)
-    return f"{mean} % [{low}, {high}]"
 
 
 def gain(status):
