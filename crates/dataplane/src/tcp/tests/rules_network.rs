@@ -5,9 +5,17 @@ use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, config, ip};
 use crate::tcp::wire::arp::{self, ArpOperation};
 use crate::tcp::wire::ethernet::{self, Mac};
 use crate::tcp::wire::icmp::{self, Message};
+use crate::tcp::wire::ip::Packet;
 use crate::tcp::wire::segment::{self, Segment};
 use crate::tcp::wire::{self, Ip};
 use crate::tcp::{Event, FrameSink, Stack};
+
+/// The IPv6 packet of a frame, and what it carries.
+fn v6_packet(frame: &[u8]) -> (Packet, &[u8]) {
+    let packet = wire::ip::parse_v6(&frame[14..]).unwrap();
+    let carried = &frame[14 + packet.payload_start..14 + packet.payload_end];
+    (packet, carried)
+}
 
 fn open(rest: &str) {
     run(&format!(
@@ -188,12 +196,11 @@ fn solicitations_are_answered_only_from_the_link() {
         &mut frames,
     );
     let answer = frames.sent.pop_front().unwrap();
-    let packet = wire::ip::parse_v6(&answer[14..]).unwrap();
+    let (packet, bytes) = v6_packet(&answer);
     assert_eq!(
         (packet.source, packet.destination, packet.hop_limit),
         (own, peer, 255)
     );
-    let bytes = &answer[14 + packet.payload_start..14 + packet.payload_end];
     assert_eq!(
         icmp::parse_v6(&packet, bytes),
         Some(Message::NeighbourAdvertisement {
@@ -260,12 +267,11 @@ fn an_ipv6_neighbour_is_asked_for_and_what_waited_goes_out() {
     let group = icmp::solicited_node(&peer);
     let header = ethernet::Header::parse(&question).unwrap();
     assert_eq!(header.destination, icmp::multicast_mac(&group));
-    let packet = wire::ip::parse_v6(&question[14..]).unwrap();
+    let (packet, bytes) = v6_packet(&question);
     assert_eq!(
         (packet.source, packet.destination, packet.hop_limit),
         (own, group, 255)
     );
-    let bytes = &question[14 + packet.payload_start..14 + packet.payload_end];
     assert_eq!(
         icmp::parse_v6(&packet, bytes),
         Some(Message::NeighbourSolicitation {
@@ -312,8 +318,7 @@ fn a_connection_over_ipv6_has_its_own_segment_size() {
     stack.receive(0, &v6_segment(&peer, &own, &syn), &mut frames);
     stack.flush(&mut frames);
     let answer = frames.sent.pop_front().unwrap();
-    let packet = wire::ip::parse_v6(&answer[14..]).unwrap();
-    let tcp = &answer[14 + packet.payload_start..14 + packet.payload_end];
+    let (packet, tcp) = v6_packet(&answer);
     let verdict = segment::verify(&packet.source, &packet.destination, tcp);
     assert_eq!(verdict, segment::ChecksumVerdict::Valid);
     let answer = Segment::parse(tcp).unwrap();
@@ -325,8 +330,7 @@ fn a_connection_over_ipv6_has_its_own_segment_size() {
 fn v6_payloads(frames: &mut Frames) -> Vec<usize> {
     let frames = frames.sent.drain(..);
     let sizes = frames.map(|frame| {
-        let packet = wire::ip::parse_v6(&frame[14..]).unwrap();
-        let tcp = &frame[14 + packet.payload_start..14 + packet.payload_end];
+        let (_, tcp) = v6_packet(&frame);
         tcp.len() - Segment::parse(tcp).unwrap().header_bytes
     });
     sizes.collect()
@@ -480,8 +484,7 @@ fn a_device_completes_the_checksums_that_are_left_to_it() {
         stack.receive(0, &v6_segment(&peer, &own, &asked), &mut device);
         stack.flush(&mut device);
         let answer = device.0.sent.pop_front().unwrap();
-        let packet = wire::ip::parse_v6(&answer[14..]).unwrap();
-        let tcp = &answer[14 + packet.payload_start..14 + packet.payload_end];
+        let (packet, tcp) = v6_packet(&answer);
         let verdict = segment::verify(&packet.source, &packet.destination, tcp);
         assert_eq!(verdict, segment::ChecksumVerdict::Valid);
     }
