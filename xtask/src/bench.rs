@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode};
 use anyhow::bail;
 
 use crate::cargo::{build_release, cargo};
+use crate::install::Need;
 use crate::{install, step, venv};
 
 const USAGE: &str = "\
@@ -105,36 +106,32 @@ usage: cargo xtask bench fleet
 usage: cargo xtask bench workers [SCENE…]
 ";
 
+/// Benches that are one script: what is installed for it, and where it is.
+const SCRIPTS: [(&str, &[Need], &str); 6] = [
+    ("throttle", install::BENCH_THROTTLE, "throttle/model.py"),
+    ("pools", install::BENCH_POOLS, "pools/run.py"),
+    ("published", install::BENCH_PUBLISHED, "published/run.py"),
+    ("newcomer", install::BENCH_NEWCOMER, "newcomer/run.py"),
+    ("agent", install::BENCH_AGENT, "fleet/agent.py"),
+    ("isolate", install::ISOLATE, "isolate/run.py"),
+];
+
 /// Runs what is not done yet and writes the table and picture into `docs/results/`.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     if arguments.contains(&"--help") {
         print!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     }
+    if let [name, options @ ..] = arguments
+        && let Some((_, needs, path)) = SCRIPTS.iter().find(|(each, ..)| each == name)
+    {
+        install::install(needs)?;
+        return script(root, path, "", options);
+    }
     match arguments {
         ["tuners", options @ ..] => tuners(root, options, &TUNERS),
         ["warm-start", options @ ..] => tuners(root, options, &WARM_START),
         ["relayout", arguments @ ..] => relayout(root, arguments),
-        ["throttle", options @ ..] => {
-            install::install(install::BENCH_THROTTLE)?;
-            script(root, "throttle/model.py", "", options)
-        }
-        ["pools", options @ ..] => {
-            install::install(install::BENCH_POOLS)?;
-            script(root, "pools/run.py", "", options)
-        }
-        ["published", options @ ..] => {
-            install::install(install::BENCH_PUBLISHED)?;
-            script(root, "published/run.py", "", options)
-        }
-        ["newcomer", options @ ..] => {
-            install::install(install::BENCH_NEWCOMER)?;
-            script(root, "newcomer/run.py", "", options)
-        }
-        ["agent", options @ ..] => {
-            install::install(install::BENCH_AGENT)?;
-            script(root, "fleet/agent.py", "", options)
-        }
         ["load", options @ ..] => {
             install::install(install::BENCH_LOAD)?;
             let oha = oha(root)?;
@@ -148,10 +145,6 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["wire-latency", parts @ ..] => {
             install::install(install::BENCH_WIRE)?;
             example(root, "wire-latency", "bench", parts)
-        }
-        ["isolate", options @ ..] => {
-            install::install(install::ISOLATE)?;
-            script(root, "isolate/run.py", "", options)
         }
         _ => bail!("no such bench: {}\n\n{USAGE}", arguments.join(" ")),
     }

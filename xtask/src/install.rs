@@ -12,12 +12,13 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+pub(crate) use packages::Need;
+use packages::Present;
 pub(crate) use packages::{
     AARCH64, BENCH_AGENT, BENCH_DATAPLANE, BENCH_FLEET, BENCH_LOAD, BENCH_NEWCOMER, BENCH_POOLS,
     BENCH_PUBLISHED, BENCH_RELAYOUT, BENCH_THROTTLE, BENCH_TUNERS, BENCH_WIRE, BLOCK, DEMO, DIST,
     EXAMPLES, FUZZ, FUZZ_API, ISOLATE, RELAYOUT, STRESS_RELAYOUT, TEST,
 };
-use packages::{Need, Present};
 
 /// Installs what is missing of `needs`.
 ///
