@@ -20,6 +20,7 @@ mod docs;
 mod fuzz;
 mod fuzz_api;
 mod install;
+mod limit;
 mod simulated_fleet;
 mod step;
 mod test;
@@ -117,6 +118,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["stress", "dataplane"] => test::stress_dataplane(&root),
         ["stress", "workers"] => workers::stress(&root, "30"),
         ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),
+        [limit::VERB, program, arguments @ ..] => limit::run(program, arguments),
         ["msrv"] => toolchains::msrv(&root),
         ["aarch64"] => toolchains::aarch64(&root),
         ["docs"] => docs::run(&root),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::cargo::{build_release, cargo};
-use crate::{bench, install, step, tidy};
+use crate::{bench, install, limit, step, tidy};
 
 /// Installs what the tests need and runs every check; goes on after a failed one, so that one run
 /// shows all that is wrong.
@@ -15,7 +15,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     install::axe(root, ci)?;
     // A test that lacks something says SKIP; in CI that is a failure.
     let (mut passed, mut failed) = (0, Vec::new());
-    for (name, mut command) in cargo_steps() {
+    for (name, mut command) in cargo_steps()? {
         command.current_dir(root);
         if ci {
             command.env("SLACKLINE_CI", "1");
@@ -162,7 +162,7 @@ pub(crate) fn stress_dataplane(root: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn cargo_steps() -> Vec<(&'static str, Command)> {
+fn cargo_steps() -> anyhow::Result<Vec<(&'static str, Command)>> {
     let with = |arguments: &[&str]| {
         let mut command = cargo();
         command.args(arguments);
@@ -170,7 +170,9 @@ fn cargo_steps() -> Vec<(&'static str, Command)> {
     };
     let mut doc = with(&["doc", "--workspace", "--no-deps", "--quiet"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    vec![
+    let mut test = with(&["test", "--workspace", "--no-fail-fast"]);
+    limit::set_for(&mut test)?;
+    Ok(vec![
         ("cargo fmt", with(&["fmt", "--all", "--check"])),
         (
             "cargo clippy",
@@ -184,10 +186,7 @@ fn cargo_steps() -> Vec<(&'static str, Command)> {
                 "warnings",
             ]),
         ),
-        (
-            "cargo test",
-            with(&["test", "--workspace", "--no-fail-fast"]),
-        ),
+        ("cargo test", test),
         ("cargo doc", doc),
-    ]
+    ])
 }

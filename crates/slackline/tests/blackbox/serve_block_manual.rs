@@ -45,8 +45,8 @@ fn commands_of(client: &str) -> Vec<&'static str> {
     spans(row.unwrap())
 }
 
-/// Runs a script in a network namespace of its own, with the addresses of the manual. `None`:
-/// something is missing, which says SKIP.
+/// Runs a script in a network namespace of its own, with the addresses of the manual, for a minute
+/// at most. `None`: something is missing, which says SKIP.
 fn in_namespace(directory: &Path, script: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         skip(&"network namespaces need root");
@@ -62,14 +62,16 @@ fn in_namespace(directory: &Path, script: &str) -> Option<String> {
         end() { [ -z \"$server\" ] || kill $server; wait; }\n\
         trap end EXIT\n\
         start() {\n\
+            : > log\n\
             \"$SLACKLINE\" serve-block run \"$1\" 2> log & server=$!\n\
             while ! grep -q serving log && kill -0 $server; do sleep 0.1; done\n\
             ! grep -q 'io_uring cannot be used' log || { echo \"SKIP: $(cat log)\"; server=; exit 0; }\n\
             grep serving log || { cat log >&2; server=; exit 1; }\n\
         }\n\
         set -x\n";
-    let output = Command::new("unshare")
-        .args(["--net", "bash", "-c", &format!("{before}{script}")])
+    let output = Command::new("timeout")
+        .args(["60", "unshare", "--net", "bash", "-c"])
+        .arg(format!("{before}{script}"))
         .env("SLACKLINE", env!("CARGO_BIN_EXE_slackline"))
         .current_dir(directory)
         .stdin(Stdio::null())

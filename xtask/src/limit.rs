@@ -1,0 +1,212 @@
+//! The time limit of a test. `cargo xtask test` has cargo start each test program through here: a
+//! program whose test does not end is ended, and the test is named.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+/// The verb that starts a program with this limit, not for people.
+pub(crate) const VERB: &str = "limited";
+
+/// From libtest's notice on. libtest gives it after a minute.
+const AFTER_NOTICE: Duration = Duration::from_secs(9 * 60);
+
+/// How often the tests are looked at while the program prints nothing.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What processes get to restore the machine in, before they are killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Tests that libtest called long, and since when.
+#[derive(Default)]
+struct LongTests(BTreeMap<String, Instant>);
+
+impl LongTests {
+    /// Takes a line that a test program printed. The two layouts are those of
+    /// `library/test/src/formatters/pretty.rs` in Rust's source.
+    fn read(&mut self, line: &str, now: Instant) {
+        let Some((_, test)) = line.split_once("test ") else {
+            return;
+        };
+        if let Some((name, _)) = test.split_once(" has been running for over ") {
+            self.0.insert(name.to_owned(), now);
+        } else if let Some((name, _result)) = test.split_once(" ... ") {
+            self.0.remove(name);
+        }
+    }
+
+    /// Tests that have had more than their time.
+    fn over(&self, now: Instant) -> Vec<&str> {
+        let over = |since: &Instant| now.duration_since(*since) >= AFTER_NOTICE;
+        let tests = self.0.iter().filter(|(_, since)| over(since));
+        tests.map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+/// Has cargo start its test programs through this program.
+pub(crate) fn set_for(cargo: &mut Command) -> anyhow::Result<()> {
+    let own = std::env::current_exe().context("the path of xtask is not known")?;
+    let runner = format!("{} {VERB}", own.display());
+    // cargo has no variable for "whatever the target is".
+    cargo.args([
+        "--config",
+        &format!("target.'cfg(all())'.runner = {runner:?}"),
+    ]);
+    Ok(())
+}
+
+/// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{program} cannot be run"))?;
+    let output = child.stdout.take().context("no pipe")?;
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while output
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|read| read > 0)
+        {
+            let _ = std::io::stdout().write_all(&line);
+            let text = String::from_utf8_lossy(&line).into_owned();
+            if sender.send(text).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    let mut tests = LongTests::default();
+    loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(line) => tests.read(&line, Instant::now()),
+            Err(RecvTimeoutError::Disconnected) => break,
+            // What a test left behind may keep the pipe open.
+            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let over = tests.over(Instant::now());
+        if !over.is_empty() {
+            println!(
+                "\nerror: these tests have not ended within 10 minutes: {}. Their program is ended.\n\
+                 note: what runs below the program, by ps:\n{}",
+                over.join(", "),
+                processes(),
+            );
+            end(&mut child)?;
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    let code = child
+        .wait()?
+        .code()
+        .and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The processes of the machine as a tree.
+fn processes() -> String {
+    let output = Command::new("ps")
+        .args(["-e", "--forest", "-o", "pid,ppid,stat,wchan:20,etimes,args"])
+        .output();
+    output.map_or_else(
+        |error| format!("ps cannot be run: {error}"),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+/// Ends a program and all that it started: first by a request, so that whoever has changed the
+/// machine restores it.
+fn end(child: &mut Child) -> anyhow::Result<()> {
+    let below = descendants(&child.id().to_string());
+    kill("-TERM", &below);
+    let asked = Instant::now();
+    while below.iter().any(|process| is_running(process)) && asked.elapsed() < GRACE {
+        std::thread::sleep(GRACE / 100);
+    }
+    kill("-KILL", &below);
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+/// Whether there is such a process that is not a zombie.
+fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn kill(signal: &str, processes: &[String]) {
+    // Some have ended by now, which is no fault.
+    let _ = Command::new("kill")
+        .arg(signal)
+        .args(processes)
+        .stderr(Stdio::null())
+        .status();
+}
+
+fn descendants(process: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))
+        .into_iter()
+        .flatten()
+    {
+        let children = task.map(|task| task.path().join("children"));
+        let children = children
+            .and_then(std::fs::read_to_string)
+            .unwrap_or_default();
+        for child in children.split_whitespace() {
+            found.push(child.to_owned());
+            found.extend(descendants(child));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_without_a_result_is_named_after_its_time() {
+        let mut tests = LongTests::default();
+        let start = Instant::now();
+        tests.read("test a::ends has been running for over 60 seconds\n", start);
+        tests.read(
+            "test a::hangs has been running for over 60 seconds\n",
+            start,
+        );
+        let later = start + AFTER_NOTICE;
+        assert_eq!(tests.over(later - LOOK), [""; 0]);
+        // What a child of a test prints may stand before the result.
+        tests.read("no line of its own test a::ends ... ok\n", later);
+        assert_eq!(tests.over(later), ["a::hangs"]);
+    }
+
+    #[test]
+    fn an_end_takes_what_a_program_started() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 1000 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(shell.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        end(&mut shell).unwrap();
+        assert!(!is_running(line.trim()));
+    }
+
+    #[test]
+    fn the_program_s_exit_code_is_passed_on() {
+        let code = run("sh", &["-c", "exit 101"]).unwrap();
+        assert_eq!(code, ExitCode::from(101));
+    }
+}
