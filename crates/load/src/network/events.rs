@@ -3,7 +3,8 @@
 use std::io::Read as _;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, sockopt};
 
@@ -53,18 +54,7 @@ impl World for Network<'_> {
 
     fn poll(&mut self, until_ns: Option<u64>) -> usize {
         let wait_ns = until_ns.map_or(0, |until| until.saturating_sub(self.now_ns()));
-        let mut timeout = timespec(wait_ns);
-        self.events.clear();
-        loop {
-            let room = spare_capacity(&mut self.events);
-            match epoll::wait(&self.epoll, room, Some(&timeout)) {
-                Ok(count) => return count,
-                // epoll_pwait2 came with Linux 5.11: before, whole milliseconds, and the rest
-                // without a pause.
-                Err(Errno::NOSYS) => timeout = timespec(wait_ns / 1_000_000 * 1_000_000),
-                Err(_) => return 0,
-            }
-        }
+        wait(&self.epoll, &mut self.events, wait_ns)
     }
 
     fn handle(&mut self, index: usize, answers: &mut Vec<Answered>) {
@@ -267,5 +257,67 @@ impl Network<'_> {
             return self.finish(place, true, answers);
         }
         self.lost(place, BROKEN_OFF, answers);
+    }
+}
+
+/// Replaces the events by those that are there, for which it waits if there are none.
+///
+/// `epoll_pwait` waits for whole milliseconds, and `epoll_pwait2` came with Linux 5.11. So it is
+/// `ppoll` that waits.
+fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, wait_ns: u64) -> usize {
+    let mut take = || {
+        events.clear();
+        epoll::wait(epoll, spare_capacity(events), Some(&timespec(0))).unwrap_or(0)
+    };
+    let count = take();
+    if count > 0 || wait_ns == 0 {
+        return count;
+    }
+    let ready = PollFd::new(epoll, PollFlags::IN);
+    match poll(&mut [ready], Some(&timespec(wait_ns))) {
+        Ok(0) => 0,
+        _ => take(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_wait_is_of_microseconds() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let asked = Duration::from_micros(300);
+        let waits = (0..200).map(|_| {
+            let start = Instant::now();
+            assert_eq!(wait(&epoll, &mut Vec::with_capacity(4), 300_000), 0);
+            start.elapsed()
+        });
+        // Another process may hold up most of the waits, and hardly all of them.
+        let shortest = waits.min().unwrap();
+        assert!(shortest >= asked, "{shortest:?}");
+        assert!(shortest < Duration::from_micros(900), "{shortest:?}");
+    }
+
+    #[test]
+    fn a_wait_ends_with_an_event() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let data = epoll::EventData::new_u64(7);
+        epoll::add(&epoll, &theirs, data, epoll::EventFlags::IN).unwrap();
+        let mut events = Vec::with_capacity(4);
+        assert_eq!(wait(&epoll, &mut events, 1_000), 0);
+        let minute_ns = 60_000_000_000;
+        let start = Instant::now();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            std::io::Write::write_all(&mut ours, b"x").unwrap();
+            ours
+        });
+        assert_eq!(wait(&epoll, &mut events, minute_ns), 1);
+        assert_eq!(events[0].data.u64(), 7);
+        assert!(start.elapsed() < Duration::from_secs(50));
     }
 }
