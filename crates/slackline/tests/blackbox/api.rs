@@ -252,6 +252,7 @@ fn every_error_is_a_problem_in_json_or_a_page() {
             "{path}"
         );
         let problem: Value = problem.into_body().read_json().unwrap();
+        crate::described::check(method, path, expected, &problem);
         assert_eq!(problem["status"], expected, "{path}");
         let detail = problem["detail"].as_str().unwrap();
         assert!(!detail.is_empty(), "{path}");

@@ -21,6 +21,7 @@ mod cluster;
 mod command_line;
 mod continuous;
 mod database;
+mod described;
 #[path = "../../../host/tests/support/eventually.rs"]
 mod eventually;
 mod faults;
