@@ -90,7 +90,7 @@ impl Changes {
 pub struct Unrestored {
     /// The knob, the file, or [`APPLY_STEPS`].
     pub subject: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
