@@ -1,6 +1,7 @@
-//! Pages of the manual that the code itself writes. `cargo xtask docs` writes them anew.
+//! Pages and pictures of the manual that the code itself writes. `cargo xtask docs` writes them anew.
 
 mod api;
+mod pictures;
 mod schema;
 
 /// A page is what the manual has. With `SLACKLINE_WRITE_DOCS` it is written first.

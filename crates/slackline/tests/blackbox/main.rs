@@ -39,6 +39,7 @@ mod many;
 mod notify;
 #[path = "../../../block-server/tests/support/openssl.rs"]
 mod openssl;
+mod page_words;
 mod pictures;
 mod promises;
 mod promotions;
