@@ -1,12 +1,11 @@
 //! The charts in a headless Chromium: what they draw of what was measured, in which colours, and
 //! what a mouse does to them.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::browser_pages::{axe, is_whole, measured, toy};
 use crate::continuous;
+use crate::eventually::eventually;
 use crate::serve::Server;
 use crate::toy::skip;
 use crate::webdriver::Browser;
@@ -19,16 +18,10 @@ pub(crate) fn drawn(browser: &Browser, call: &str) -> Value {
 /// Waits until there are more than so many pixels of a colour of the style sheet: a canvas is drawn
 /// some time after its page is there.
 fn wait_for_pixels(browser: &Browser, selector: &str, colour: &str, more_than: u64) {
-    let begun = Instant::now();
     let pixels = || drawn(browser, &format!("pixels('{selector}', '{colour}')"));
-    while pixels().as_u64().unwrap() <= more_than {
-        assert!(
-            begun.elapsed().as_secs() < 30,
-            "no {colour} in {selector}: {:?}",
-            browser.errors()
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let is_drawn = || pixels().as_u64().unwrap() > more_than;
+    let missing = || format!("no {colour} in {selector}: {:?}", browser.errors());
+    eventually(30, is_drawn, missing);
 }
 
 /// How much of a line through a chart, at a value of its scale `x` or `y`, has a colour.
