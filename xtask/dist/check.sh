@@ -30,7 +30,10 @@ files >"$chroot.before"
 
 say "install"
 inside apt-get install -y -qq --no-install-recommends /var/tmp/slackline.deb >/dev/null
-inside slackline --version
+version=$(inside slackline --version)
+echo "$version"
+commit=$(git rev-parse --short=10 HEAD 2>/dev/null) || commit=
+[[ $version == *"($commit)"* || -z $commit ]] || fail "--version does not name the commit $commit"
 help=$(inside slackline --help)
 [[ $help == *throttle* ]] || fail "slackline --help does not name throttle"
 page=$(inside man -P cat slackline-tune)

@@ -1,5 +1,5 @@
 //! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench,
-//! fuzz, stress, msrv, aarch64, docs, dist, install.
+//! fuzz, stress, msrv, aarch64, docs, accept, dist, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -72,6 +72,7 @@ usage: cargo xtask VERB
   msrv              cargo check with the oldest Rust that Cargo.toml promises; rustup installs it
   aarch64           cargo check for aarch64; rustup installs the target, apt-get its C compiler
   docs              the manual as a book, into target/book; the reference is written anew from the code first
+  accept            take for right what the code says now: the reference, and the snapshots of messages, tables, help and pages
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";
@@ -122,6 +123,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["msrv"] => toolchains::msrv(&root),
         ["aarch64"] => toolchains::aarch64(&root),
         ["docs"] => docs::run(&root),
+        ["accept"] => docs::accept(&root),
         ["dist"] => dist::run(&root, false),
         ["dist", "--check"] => dist::run(&root, true),
         ["install"] => run(&["install", "test"]),

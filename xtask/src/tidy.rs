@@ -1,9 +1,10 @@
 //! House rules that the compiler does not know, as checks: which crate may use which, which files
-//! need each other, how long a file may be, what may not be written anywhere.
+//! need each other, how long a file and a function may be, what may not be written anywhere.
 
 mod cycles;
 mod edges;
 mod finding;
+mod functions;
 mod modules;
 mod prose;
 mod text;
@@ -85,6 +86,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         };
         if let Ok(text) = std::str::from_utf8(&bytes) {
             findings.extend(text::check(&path, text));
+            findings.extend(functions::check(&path, text));
             if path.extension().is_some_and(|extension| extension == "md") {
                 findings.extend(prose::check(&path, text, &|other| text_of(root, other)));
             }

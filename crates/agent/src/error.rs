@@ -47,7 +47,7 @@ pub enum AgentError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// The listener refuses to be asked.

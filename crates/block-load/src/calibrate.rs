@@ -115,7 +115,7 @@ pub enum CalibrateError {
     /// The loads are no calibration.
     #[error("the measurements do not give a calibration: {source}{}", hint(*.left_out))]
     NoFit {
-        /// Why.
+        /// The reason.
         #[source]
         source: CalibrationError,
         /// Loads that were left out.

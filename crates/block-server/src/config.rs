@@ -30,7 +30,7 @@ const ONE_TIB: (u64, &str) = (1 << 40, "1TiB");
 pub enum Backing {
     /// A block device or a regular file.
     Path {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
         /// A file that does not exist is made with this size.
         create_bytes: Option<u64>,

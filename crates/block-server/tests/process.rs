@@ -127,6 +127,36 @@ fn a_reload_that_reserves_too_much_is_refused() {
     child.wait().unwrap();
 }
 
+/// The metrics and the audit log after the first reload, and after one that was refused.
+fn counts_and_logs(metrics: u16, audit: &Path) {
+    let page = page(metrics, "/metrics");
+    for expected in [
+        "slackline_block_writes_total{export=\"b\"} 1\n",
+        "slackline_block_read_latency_ns_count{export=\"a\"}",
+        // From before the reload, too.
+        "slackline_block_writes_total{export=\"a\"} 1\n",
+        "slackline_block_reads_total{export=\"same\"} 2\n",
+        "slackline_shard_batch_events_bucket{shard=\"0\",le=\"1\"}",
+    ] {
+        assert!(page.contains(expected), "{page}");
+    }
+    let log = std::fs::read_to_string(audit).unwrap();
+    let events: Vec<&str> = log.lines().collect();
+    let ends = ",\"ends_connections\":true}";
+    for (at, expected, does_end) in [
+        (0, "\"admitted\",\"export\":\"a\"", false),
+        (1, "\"admitted\",\"export\":\"same\"", false),
+        (2, "\"changed\",\"export\":\"a\"", true),
+        (3, "\"changed\",\"export\":\"same\"", false),
+        (4, "\"admitted\",\"export\":\"b\"", false),
+        (5, "\"refused\",\"reason\":", false),
+    ] {
+        assert!(events[at].contains(expected), "{log}");
+        assert_eq!(events[at].ends_with(ends), does_end, "{log}");
+    }
+    assert_eq!(events.len(), 6, "{log}");
+}
+
 #[test]
 fn it_reloads_without_dropping_and_drains() {
     let directory = tempfile::tempdir().unwrap();
@@ -180,33 +210,7 @@ fn it_reloads_without_dropping_and_drains() {
         "{line}"
     );
     assert_eq!(same.read(0, 6), b"before");
-
-    let page = page(metrics, "/metrics");
-    for expected in [
-        "slackline_block_writes_total{export=\"b\"} 1\n",
-        "slackline_block_read_latency_ns_count{export=\"a\"}",
-        // From before the reload, too.
-        "slackline_block_writes_total{export=\"a\"} 1\n",
-        "slackline_block_reads_total{export=\"same\"} 2\n",
-        "slackline_shard_batch_events_bucket{shard=\"0\",le=\"1\"}",
-    ] {
-        assert!(page.contains(expected), "{page}");
-    }
-    let log = std::fs::read_to_string(&audit).unwrap();
-    let events: Vec<&str> = log.lines().collect();
-    let ends = ",\"ends_connections\":true}";
-    for (at, expected, does_end) in [
-        (0, "\"admitted\",\"export\":\"a\"", false),
-        (1, "\"admitted\",\"export\":\"same\"", false),
-        (2, "\"changed\",\"export\":\"a\"", true),
-        (3, "\"changed\",\"export\":\"same\"", false),
-        (4, "\"admitted\",\"export\":\"b\"", false),
-        (5, "\"refused\",\"reason\":", false),
-    ] {
-        assert!(events[at].contains(expected), "{log}");
-        assert_eq!(events[at].ends_with(ends), does_end, "{log}");
-    }
-    assert_eq!(events.len(), 6, "{log}");
+    counts_and_logs(metrics, &audit);
     write_config(directory.path(), port, &with_metrics(TENANT));
     signal(&child, "-HUP");
     let line = next();

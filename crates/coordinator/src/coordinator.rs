@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use host::Roots;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tuner::continuous::HistoryEntry;
 use tuner::live::Changed;
@@ -59,18 +60,18 @@ pub(crate) struct CurrentRun {
     pub(crate) progress: Progress,
 }
 
-/// How far the experiment is that is measured now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// The progress of the experiment that is being measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Progress {
-    /// The experiment.
+    /// Number of the experiment.
     pub experiment: i64,
-    /// The evaluation that is measured.
+    /// Number of the evaluation that is being measured.
     pub evaluation: Option<usize>,
-    /// Blocks of it, or of the verification's run, that are done.
+    /// Pairs of blocks of the evaluation, or of the verification's run, that are done.
     pub blocks: usize,
-    /// Blocks planned.
+    /// Pairs of blocks that are planned.
     pub of_blocks: usize,
-    /// The arm and the run of the verification.
+    /// The arm and the run of the verification that are being measured.
     pub verifying: Option<String>,
 }
 

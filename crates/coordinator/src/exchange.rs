@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
@@ -15,13 +16,13 @@ use crate::foreign;
 use crate::store::{Elsewhere, ExperimentRow, NewExperiment, Once, State};
 
 /// A verification that has come to its end, while the next one has no runs yet.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LastVerification {
-    /// Which one, from 1.
+    /// Number of the verification, from 1.
     pub number: i64,
-    /// The names of its arms, in the order that its runs count them.
+    /// The names of the arms, in the order in which the runs count them.
     pub arms: Vec<String>,
-    /// Its runs.
+    /// The runs.
     pub runs: Vec<VerificationRun>,
 }
 

@@ -15,6 +15,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::lock::lock;
+use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tuner::protocol::{Hello, Ticket, WorkOrder};
@@ -50,34 +51,35 @@ pub(crate) fn class_of(labels: &BTreeMap<String, String>) -> String {
     host::hex::encode(&hash.finalize()[..8])
 }
 
-/// A worker, for those who look at it.
-#[derive(Clone, Debug, Serialize)]
+/// A worker on another host.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Worker")]
 pub struct WorkerView {
-    /// Its name.
+    /// Name of the worker.
     pub name: String,
-    /// Its labels.
+    /// The worker's labels.
     pub labels: BTreeMap<String, String>,
     /// Version of Slackline.
     pub version: String,
-    /// How long ago it was heard of.
+    /// How long ago the worker was last heard of, in seconds.
     pub silent_s: f64,
-    /// What it measures.
+    /// What the worker measures now.
     pub measures: Option<String>,
-    /// What is wrong with it, and what to do: another one of its name was refused lately, or it
-    /// gives back what it is to measure.
+    /// What is wrong with the worker, and what to do. For example, a second worker of the same name
+    /// was refused, or the worker gives its orders back.
     pub complaint: Option<String>,
 }
 
-/// What came of claims and results since the coordinator's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// The numbers of claims and results since the server's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ClaimCounts {
     /// Claims that were granted.
     pub granted: u64,
-    /// Claims of what nobody needed any more, or somebody else was measuring.
+    /// Claims that were declined: the order was withdrawn, or another worker measured it.
     pub declined: u64,
-    /// Results that were taken.
+    /// Results that were accepted.
     pub accepted: u64,
-    /// Results of earlier attempts, or of what was withdrawn.
+    /// Results that were refused: of an earlier attempt, or of an order that was withdrawn.
     pub refused: u64,
 }
 

@@ -45,7 +45,7 @@ pub struct Access {
 pub struct AccessError {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 

@@ -9,8 +9,7 @@ mod notes;
 mod path;
 mod promotions;
 mod shown;
-
-use std::path::Path as FilePath;
+mod status;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -19,27 +18,34 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::store::{ExperimentSummary, State as ExperimentState};
-use coordinator::{Coordinator, Error};
+use coordinator::{Coordinator, Error, LastVerification};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
+use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::report::{ArmResult, Finding};
 use tuner::spec::Masks;
 
 pub use body::OF_BODY;
 use body::body;
 pub(crate) use budget::{GivenBudget, set_budget};
-pub(crate) use columns::{model, model_pair, points, rounds};
+pub(crate) use columns::{Points, Rounds, model, model_pair, points, rounds};
 pub(crate) use creation::{
-    GivenConfiguration, GivenFork, GivenSpec, check, create, enqueue, fork, import,
+    GivenConfiguration, GivenFork, GivenSpec, SpecCheck, check, create, enqueue, fork, import,
 };
-pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
+pub(crate) use evaluations::{
+    FullEvaluation, ListedEvaluation, OUTCOMES, evaluation, evaluations, export, kill,
+};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
 pub(crate) use path::number;
 pub(crate) use promotions::{
-    ENTRIES_MAX, OfCommand, commands, configuration, of_commands, promoted_by, promotions,
+    ENTRIES_MAX, InForce, OfCommand, commands, configuration, of_commands, promoted_by, promotions,
 };
-pub(crate) use shown::{ENTRIES, continuous, summary, winner_rank};
-use shown::{Shown, act, act_with};
+pub(crate) use shown::{ENTRIES, Shown, continuous, summary, winner_rank};
+use shown::{act, act_with};
+pub(crate) use status::{
+    HostState, Status, WorkersState, changed, host, pause_queue, resume_queue, status, workers,
+};
 
 use crate::access::Visitor;
 use crate::app::{Here, Who};
@@ -96,43 +102,6 @@ pub(crate) async fn list(
 
 pub(crate) async fn show(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
     act(app, &id, |_, _| Ok(())).await
-}
-
-/// Lets nothing new begin.
-pub(crate) async fn pause_queue(State(app): Here) -> Reply<Value> {
-    blocking(move || {
-        app.coordinator.pause_queue()?;
-        status_of(&app.coordinator)
-    })
-    .await
-    .map(Json)
-}
-
-/// Lets the queue go on.
-pub(crate) async fn resume_queue(State(app): Here) -> Reply<Value> {
-    blocking(move || {
-        app.coordinator.resume_queue()?;
-        status_of(&app.coordinator)
-    })
-    .await
-    .map(Json)
-}
-
-/// How the server is.
-pub(crate) async fn status(State(app): Here) -> Reply<Value> {
-    blocking(move || status_of(&app.coordinator))
-        .await
-        .map(Json)
-}
-
-fn status_of(coordinator: &Coordinator) -> Result<Value, Error> {
-    Ok(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "is_active": coordinator.is_active(),
-        "trouble": coordinator.trouble(),
-        "queue_is_paused": coordinator.store().is_queue_paused()?,
-        "progress": coordinator.progress(),
-    }))
 }
 
 /// What `audit` may be asked.
@@ -212,13 +181,14 @@ pub(crate) async fn promote(
 }
 
 /// An experiment after its rollback.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RolledBackExperiment")]
 pub(crate) struct RolledBack {
     #[serde(flatten)]
     shown: Shown,
-    /// What the rollback has done, a text for each file, knob and copy.
+    /// What the rollback has done: a text for each file, knob and copy.
     rolled_back: Vec<String>,
-    /// Continuous experiments that may promote now.
+    /// Numbers of the continuous experiments that may promote now.
     may_promote: Vec<i64>,
 }
 
@@ -278,7 +248,34 @@ pub(crate) async fn queue(State(app): Here, Path(id): Path<String>) -> Reply<Vec
     .map(Json)
 }
 
-pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {
+/// The verification of an experiment.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Verification {
+    /// Number of the present verification, from 1.
+    number: i64,
+    /// The arms of the present verification. `null` before it began.
+    // Arms have variables of their own, which are masked.
+    #[schemars(with = "Option<Vec<PlannedArm>>")]
+    plan: Value,
+    /// The runs of the present verification.
+    #[schemars(with = "Vec<VerificationRun>")]
+    runs: Value,
+    /// The verification before it, as long as the present one has no runs.
+    #[schemars(with = "Option<LastVerification>")]
+    last: Value,
+    /// The results of the last verification that came to its end, winner first.
+    #[schemars(with = "Vec<ArmResult>")]
+    arms: Value,
+    /// What the verification has shown, as one word.
+    finding: Finding,
+    /// What the verification has shown, as one sentence.
+    sentence: String,
+}
+
+pub(crate) async fn verification(
+    State(app): Here,
+    Path(id): Path<String>,
+) -> Reply<Verification> {
     let id = path::id(&id)?;
     let masks = Masks::ForWriters;
     blocking(move || {
@@ -286,44 +283,16 @@ pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Re
         let runs = app.coordinator.store().runs(id)?;
         let report = app.coordinator.with_runs(&row)?;
         let last = app.coordinator.last_verification(&row)?;
-        Ok(json!({
-            "number": row.verification,
-            // Arms have variables of their own.
-            "plan": masks.value(&row.plan),
-            "runs": masks.value(&runs),
-            // The one before it, as long as this one has no runs.
-            "last": masks.value(&last),
-            "arms": masks.value(&report.verification),
-            "finding": report.finding,
-            "sentence": report.sentence,
-        }))
+        Ok(Verification {
+            number: row.verification,
+            plan: masks.value(&row.plan),
+            runs: masks.value(&runs),
+            last: masks.value(&last),
+            arms: masks.value(&report.verification),
+            finding: report.finding,
+            sentence: report.sentence,
+        })
     })
     .await
     .map(Json)
-}
-
-/// What of the host is changed, and what it can do.
-pub(crate) async fn host(State(app): Here) -> Reply<Value> {
-    blocking(move || {
-        Ok(json!({
-            "progress": app.coordinator.progress(),
-            "trouble": app.coordinator.trouble(),
-            "store": app.coordinator.store().location().to_string(),
-            "changed": changed(app.coordinator.state_dir())?,
-            "probes": host::probe(&host::Roots::default()),
-        }))
-    })
-    .await
-    .map(Json)
-}
-
-/// The workers on other hosts, and what came of what they claimed and brought.
-pub(crate) async fn workers(State(app): Here) -> Json<Value> {
-    let workers = app.coordinator.workers();
-    Json(json!({ "workers": workers.list(), "counts": workers.counts() }))
-}
-
-/// What is changed on this host now, in words.
-pub(crate) fn changed(state_dir: &FilePath) -> Result<Vec<String>, Error> {
-    Ok(host::Journal::peek(state_dir)?)
 }

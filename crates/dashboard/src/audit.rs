@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::lock::lock;
@@ -27,31 +28,34 @@ pub(crate) const NOBODY: &str = "unknown user";
 /// How the log calls the server where it acts by itself.
 pub(crate) const ITSELF: &str = "slackline";
 
-/// What was done or refused.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// An entry of the audit log: a change, or a refused request.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "AuditEntry")]
 pub(crate) struct Entry {
-    /// When.
+    /// When it happened, in UTC.
+    #[schemars(with = "String")]
     pub(crate) at: Timestamp,
-    /// The name of the token, or of the proxy's user; none, where nobody was signed in.
+    /// The name of the token, or of the proxy's user. Missing if nobody was signed in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) who: Option<String>,
-    /// The address.
+    /// The client's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<IpAddr>,
-    /// The operation of the interface, or `sign-in`, `sign-out`, `refused`.
+    /// The name of the operation, or `sign-in`, `sign-out`, `make-token`, `revoke-token` or
+    /// `refused`.
     pub(crate) action: String,
-    /// The experiment.
+    /// Number of the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) experiment: Option<i64>,
-    /// The evaluation.
+    /// Number of the evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) evaluation: Option<usize>,
-    /// What it was changed to.
+    /// What the change has done, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
-    /// The status of the answer.
+    /// The HTTP status of the answer.
     pub(crate) status: u16,
-    /// Why it was refused.
+    /// Why the request was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<String>,
 }

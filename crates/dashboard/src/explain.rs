@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bayes_opt::{Optimizer, Value};
 use coordinator::{Coordinator, Error};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tuner::report::EvaluationRecord;
 
@@ -23,44 +24,62 @@ const MAP_POINTS: usize = 17;
 /// Experiments whose model is kept.
 const KEPT_MAX: usize = 8;
 
-/// Importance and trends.
-#[derive(Clone, Debug, Serialize)]
+/// The importance and the trend of every parameter, from the model.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Explanation {
-    /// Evaluations that the model knows.
+    /// Number of evaluations that the model knows.
     used: usize,
-    /// Evaluations that taught something.
+    /// Number of evaluations that have a measurement or crashed.
     of: usize,
+    /// The importance of each parameter. Empty until something has been measured.
     importance: Vec<Share>,
+    /// The trend over each parameter. Empty until something has been measured.
     dependence: Vec<Curve>,
 }
 
-/// How much a parameter matters: its share of the model's variance, with a 95 % interval.
-#[derive(Clone, Debug, Serialize)]
+/// The importance of a parameter: its share of the model's variance, with a 95 % interval.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Importance")]
 struct Share {
+    /// Name of the parameter.
     parameter: String,
+    /// The share, from 0 to 1.
     share: f64,
+    /// The lower end of the interval.
     low: f64,
+    /// The upper end of the interval.
     high: f64,
 }
 
-/// The score over one parameter, the others averaged.
-#[derive(Clone, Debug, Serialize)]
+/// The score over one parameter. The model averages over the other parameters.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Dependence")]
 struct Curve {
+    /// Name of the parameter.
     parameter: String,
+    /// Values of the parameter.
     value: Vec<Value>,
+    /// The posterior mean of the score at each value.
     mean: Vec<f64>,
+    /// The posterior standard deviation of the score at each value.
     sd: Vec<f64>,
 }
 
-/// The score over two parameters.
-#[derive(Clone, Debug, Serialize)]
+/// The score over two parameters. The lists are empty until something has been measured.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PairDependence")]
 pub(crate) struct Pair {
+    /// Values of the first parameter.
     pub(crate) x: Vec<Value>,
+    /// Values of the second parameter.
     pub(crate) y: Vec<Value>,
-    /// A row for each `x`.
+    /// The posterior mean of the score: a row for each value of `x`, in it a number for each value
+    /// of `y`.
     mean: Vec<Vec<f64>>,
+    /// The posterior standard deviation of the score, in the same order.
     sd: Vec<Vec<f64>>,
-    /// The probability of surviving and of holding every constraint.
+    /// The probability that the service survives and that every constraint is held, in the same
+    /// order.
     feasible: Vec<Vec<f64>>,
 }
 

@@ -1,341 +1,23 @@
-//! The interface described in OpenAPI 3.1, made from one table; the bodies' schemas come from the
-//! types that parse them.
+//! The interface described in OpenAPI 3.1, made from one table. The schemas come from the types that
+//! parse the bodies and that become the answers.
+
+mod operations;
 
 use axum::Json;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
+use tuner::report::Report;
 
 use crate::api::{
     GivenBudget, GivenConfiguration, GivenConfirmation, GivenFork, GivenNote, GivenSpec,
 };
-use crate::reply::Refusal;
-
-/// One verb.
-struct Operation {
-    method: &'static str,
-    path: &'static str,
-    name: &'static str,
-    summary: &'static str,
-    body: Option<Body>,
-    /// Name, schema, meaning.
-    query: &'static [(&'static str, &'static str, &'static str)],
-    /// Status of success and its media type; none without content.
-    success: (u16, Option<&'static str>),
-}
-
-enum Body {
-    Spec,
-    Fork,
-    Budget,
-    Confirmation,
-    Configuration,
-    Note,
-    Report,
-}
-
-const JSON: Option<&str> = Some("application/json");
-
-const fn get(path: &'static str, name: &'static str, summary: &'static str) -> Operation {
-    Operation {
-        method: "get",
-        path,
-        name,
-        summary,
-        body: None,
-        query: &[],
-        success: (200, JSON),
-    }
-}
-
-const fn post(path: &'static str, name: &'static str, summary: &'static str) -> Operation {
-    Operation {
-        method: "post",
-        ..get(path, name, summary)
-    }
-}
-
-const OPERATIONS: &[Operation] = &[
-    Operation {
-        query: &[
-            (
-                "state",
-                "string",
-                "list only experiments in this state: queued, running, paused, done, stopped or failed",
-            ),
-            (
-                "limit",
-                "integer",
-                "largest number of entries; all by default",
-            ),
-        ],
-        ..get("/experiments", "list", "List the experiments, newest first")
-    },
-    Operation {
-        body: Some(Body::Spec),
-        success: (201, JSON),
-        ..post(
-            "/experiments",
-            "create",
-            "Create an experiment from a specification and put it in the queue",
-        )
-    },
-    Operation {
-        body: Some(Body::Report),
-        success: (201, JSON),
-        ..post(
-            "/experiments/import",
-            "import",
-            "Import a report written by `slackline tune --json` or by an export",
-        )
-    },
-    get("/experiments/{id}", "show", "Show one experiment"),
-    Operation {
-        method: "delete",
-        success: (204, None),
-        ..get(
-            "/experiments/{id}",
-            "delete",
-            "Delete an experiment that does not run, with all its evaluations",
-        )
-    },
-    post(
-        "/experiments/{id}/pause",
-        "pause",
-        "Pause an experiment after its current evaluation",
-    ),
-    post(
-        "/experiments/{id}/resume",
-        "resume",
-        "Resume a paused, stopped, done or failed experiment. It waits in the queue, and then continues where it ended",
-    ),
-    post(
-        "/experiments/{id}/stop",
-        "stop",
-        "Stop an experiment now. The evaluation that is being measured is killed",
-    ),
-    post(
-        "/experiments/{id}/verify",
-        "verify",
-        "Stop searching, and verify the best configurations so far on fresh runs",
-    ),
-    post(
-        "/experiments/{id}/promote",
-        "promote",
-        "Put an experiment's verified winner in force on the host",
-    ),
-    post(
-        "/experiments/{id}/rollback",
-        "rollback",
-        "Undo an experiment's promotion: each file becomes as it was before the promotion, and each knob gets the control's \
-         value. `promotion.left` lists what could not be restored. The next rollback tries only these",
-    ),
-    Operation {
-        body: Some(Body::Confirmation),
-        ..post(
-            "/experiments/{id}/forget-rest",
-            "forget-rest",
-            "Forget the files and knobs that a rollback could not restore. They stay as they are, and the experiment can be \
-             deleted. Without `confirm`, the request is refused, and the answer lists them",
-        )
-    },
-    Operation {
-        body: Some(Body::Fork),
-        success: (201, JSON),
-        ..post(
-            "/experiments/{id}/fork",
-            "fork",
-            "Create an experiment that starts from the evaluations of this one",
-        )
-    },
-    Operation {
-        method: "put",
-        body: Some(Body::Budget),
-        ..get(
-            "/experiments/{id}/budget",
-            "budget",
-            "Set the total number of evaluations, and optionally the time limit",
-        )
-    },
-    Operation {
-        method: "put",
-        body: Some(Body::Note),
-        ..get(
-            "/experiments/{id}/note",
-            "note",
-            "Write a note on an experiment",
-        )
-    },
-    get(
-        "/experiments/{id}/queue",
-        "queue",
-        "List the enqueued configurations in the order in which they will be measured",
-    ),
-    Operation {
-        body: Some(Body::Configuration),
-        success: (201, JSON),
-        ..post(
-            "/experiments/{id}/queue",
-            "enqueue",
-            "Enqueue a configuration: it is measured before the search's next proposal",
-        )
-    },
-    Operation {
-        query: &[("format", "string", "json, csv or parquet; json by default")],
-        success: (200, None),
-        ..get(
-            "/experiments/{id}/export",
-            "export",
-            "Get the whole report, or the evaluations as a table",
-        )
-    },
-    get(
-        "/experiments/{id}/points",
-        "points",
-        "Get the evaluations in columns, for plots",
-    ),
-    get(
-        "/experiments/{id}/model",
-        "model",
-        "Get the importance and the trend of every parameter, from the model",
-    ),
-    Operation {
-        query: &[
-            ("x", "string", "the first parameter"),
-            ("y", "string", "the second parameter"),
-        ],
-        ..get(
-            "/experiments/{id}/model/pair",
-            "model-pair",
-            "Get the model's prediction over two parameters",
-        )
-    },
-    get(
-        "/experiments/{id}/rounds",
-        "rounds",
-        "Get the rounds of a continuous experiment in columns, with the evidence of its drift tests",
-    ),
-    get(
-        "/experiments/{id}/verification",
-        "verification",
-        "Get the candidates of the verification and their runs",
-    ),
-    Operation {
-        query: &[
-            (
-                "from",
-                "integer",
-                "number of the first evaluation; 1 by default",
-            ),
-            (
-                "limit",
-                "integer",
-                "largest number of entries; all by default",
-            ),
-            (
-                "outcome",
-                "string",
-                "list only evaluations with this outcome: running, completed, violated, crashed, aborted, killed or failed",
-            ),
-        ],
-        ..get(
-            "/experiments/{id}/evaluations",
-            "evaluations",
-            "List an experiment's evaluations, without their blocks",
-        )
-    },
-    get(
-        "/experiments/{id}/evaluations/{number}",
-        "evaluation",
-        "Show one evaluation with its blocks",
-    ),
-    post(
-        "/experiments/{id}/evaluations/{number}/kill",
-        "kill",
-        "Kill one evaluation that is being measured. The experiment continues",
-    ),
-    Operation {
-        method: "put",
-        body: Some(Body::Note),
-        ..get(
-            "/experiments/{id}/evaluations/{number}/note",
-            "note-evaluation",
-            "Write a note on one evaluation",
-        )
-    },
-    Operation {
-        body: Some(Body::Spec),
-        ..post(
-            "/specs/check",
-            "check",
-            "Check a specification. If it is wrong, the answer names the error, its line and its key",
-        )
-    },
-    get(
-        "/host",
-        "host",
-        "Show what is changed on the host now, and what Slackline can do on this host",
-    ),
-    get(
-        "/promotions",
-        "promotions",
-        "List what is in force on the host from experiments of this server, from `tune --promote` and from `apply`. With the \
-         role write, the list also says who promoted an experiment's configuration",
-    ),
-    get(
-        "/workers",
-        "workers",
-        "List the workers on other hosts, with the numbers of orders that they claimed and of results that they sent",
-    ),
-    get(
-        "/status",
-        "status",
-        "Show the trouble of the server, if any, whether the queue is paused, and what is being measured",
-    ),
-    post(
-        "/queue/pause",
-        "pause-queue",
-        "Pause the queue. The evaluation that is being measured runs to its end",
-    ),
-    post("/queue/resume", "resume-queue", "Resume the queue"),
-    Operation {
-        query: &[
-            (
-                "limit",
-                "integer",
-                "largest number of entries; 100 by default",
-            ),
-            (
-                "experiment",
-                "integer",
-                "list only changes of this experiment",
-            ),
-        ],
-        ..get(
-            "/audit",
-            "audit",
-            "List who changed what, when and from where, newest first. Needs the role write. The header \
-             Slackline-Damaged-Lines is the number of lines of the log that cannot be read",
-        )
-    },
-    Operation {
-        success: (200, Some("text/event-stream")),
-        ..get(
-            "/events",
-            "events",
-            "Receive server-sent events. An event `changed` comes at the start and after every change: JSON with `revision`, \
-             `progress` and `trouble`. When the token or session ends, the last event is `ended`",
-        )
-    },
-    get(
-        "/openapi.json",
-        "openapi",
-        "Get this description in OpenAPI",
-    ),
-];
+use crate::reply::{Problem, Refusal};
+use crate::stream::Changed;
+use operations::{Answer, Body, OPERATIONS, Operation, of};
 
 /// The path by which the interface is reached.
 const BASE: &str = "/api/v1";
@@ -408,32 +90,9 @@ pub(crate) async fn known_parameters(request: Request, next: Next) -> Response {
 /// The whole description.
 #[must_use]
 pub fn document() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-    });
-    let mut schemas = settings.into_generator();
-    let mut paths = Map::new();
-    for operation in OPERATIONS {
-        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
-        path[operation.method] = describe(operation, &mut schemas);
-    }
-    let mut definitions = schemas.take_definitions(true);
-    definitions.insert(
-        "Refusal".into(),
-        json!({
-            "type": "object",
-            "description": "Problem details (RFC 9457).",
-            "required": ["type", "title", "status", "detail"],
-            "properties": {
-                "type": { "type": "string", "description": "Always `about:blank`." },
-                "title": { "type": "string", "description": "The status in words." },
-                "status": { "type": "integer", "description": "The HTTP status." },
-                "detail": { "type": "string", "description": "Why the request was refused." },
-                "line": { "type": "integer", "description": "The line of the specification with the error." },
-                "key": { "type": "string", "description": "The key of the specification with the error." },
-            },
-        }),
-    );
+    let (paths, mut schemas) = described();
+    let mut definitions = schemas.bodies.take_definitions(true);
+    definitions.extend(schemas.answers.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": { "title": "slackline serve", "version": env!("CARGO_PKG_VERSION") },
@@ -447,7 +106,30 @@ pub fn document() -> Value {
     })
 }
 
-fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
+/// The operations by path and method, and the schemas of their types.
+fn described() -> (Map<String, Value>, Schemas) {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+    });
+    let mut schemas = Schemas {
+        bodies: settings.clone().into_generator(),
+        answers: settings.for_serialize().into_generator(),
+    };
+    let mut paths = Map::new();
+    for operation in OPERATIONS {
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        path[operation.method] = describe(operation, &mut schemas);
+    }
+    (paths, schemas)
+}
+
+/// The schemas of the types: a type that is read may leave out fields that are always written.
+struct Schemas {
+    bodies: SchemaGenerator,
+    answers: SchemaGenerator,
+}
+
+fn describe(operation: &Operation, schemas: &mut Schemas) -> Value {
     let in_path = operation
         .path
         .split('/')
@@ -471,10 +153,9 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
             "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
         }));
     }
-    let (status, kind) = operation.success;
     let mut success = json!({ "description": operation.summary });
-    if let Some(kind) = kind {
-        success["content"] = json!({ kind: { "schema": {} } });
+    if let Some(content) = content(&operation.answer, &mut schemas.answers) {
+        success["content"] = content;
     }
     if makes {
         success["headers"] = json!({ "Location": {
@@ -483,21 +164,22 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     }
     let refusal = json!({
         "description": "Refused. The body says why.",
-        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
+        "content": { "application/problem+json": { "schema": of::<Problem<'_>>(&mut schemas.answers) } },
     });
     let mut described = json!({
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": parameters,
-        "responses": { status.to_string(): success, "4XX": refusal, "503": refusal },
+        "responses": { operation.status.to_string(): success, "4XX": refusal, "503": refusal },
     });
+    let bodies = &mut schemas.bodies;
     let schema = operation.body.as_ref().map(|body| match body {
-        Body::Spec => of::<GivenSpec>(schemas),
-        Body::Fork => of::<GivenFork>(schemas),
-        Body::Budget => of::<GivenBudget>(schemas),
-        Body::Confirmation => of::<GivenConfirmation>(schemas),
-        Body::Configuration => of::<GivenConfiguration>(schemas),
-        Body::Note => of::<GivenNote>(schemas),
+        Body::Spec => of::<GivenSpec>(bodies),
+        Body::Fork => of::<GivenFork>(bodies),
+        Body::Budget => of::<GivenBudget>(bodies),
+        Body::Confirmation => of::<GivenConfirmation>(bodies),
+        Body::Configuration => of::<GivenConfiguration>(bodies),
+        Body::Note => of::<GivenNote>(bodies),
         Body::Report => json!({ "type": "object" }),
     });
     if let Some(schema) = schema {
@@ -509,10 +191,67 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     described
 }
 
-fn of<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
-    schemas.subschema_for::<T>().to_value()
+/// The content of an answer by media type.
+fn content(answer: &Answer, schemas: &mut SchemaGenerator) -> Option<Value> {
+    match answer {
+        Answer::Json(schema) => Some(json!({ "application/json": { "schema": schema(schemas) } })),
+        Answer::Export => Some(json!({
+            "application/json": { "schema": of::<Report>(schemas) },
+            "text/csv": { "schema": { "type": "string" } },
+            // OpenAPI gives bytes no schema.
+            "application/vnd.apache.parquet": {},
+        })),
+        Answer::Events => Some(json!({
+            "text/event-stream": {
+                "schema": { "type": "string" },
+                // The data of each event by its name: OpenAPI 3.1 has no field for it.
+                "x-events": { "changed": of::<Changed>(schemas) },
+            },
+        })),
+        Answer::Nothing => None,
+    }
 }
 
 pub(crate) async fn serve() -> Json<Value> {
     Json(document())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_types_of_the_description_share_a_name() {
+        let (_, mut schemas) = described();
+        let bodies = schemas.bodies.take_definitions(true);
+        let answers = schemas.answers.take_definitions(true);
+        for (name, schema) in &bodies {
+            let of_answer = answers.get(name).unwrap_or(schema);
+            assert_eq!(schema, of_answer, "{name} of bodies and of answers");
+        }
+        for name in bodies.keys().chain(answers.keys()) {
+            // The generator gives a second type of a name a number.
+            assert!(!name.ends_with(|it: char| it.is_ascii_digit()), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_success_with_json_has_a_schema() {
+        let (paths, _) = described();
+        let operations = paths.values().flat_map(|it| it.as_object().unwrap().values());
+        let mut with_schema = 0;
+        for operation in operations {
+            let responses = operation["responses"].as_object().unwrap();
+            for (status, response) in responses {
+                let contents = response["content"].as_object().into_iter().flatten();
+                for (media, content) in contents.filter(|(media, _)| media.contains("json")) {
+                    let schema = content["schema"].as_object();
+                    let is_empty = schema.is_none_or(Map::is_empty);
+                    assert!(!is_empty, "{} {status} {media}", operation["operationId"]);
+                    with_schema += usize::from(status.starts_with('2'));
+                }
+            }
+        }
+        assert_eq!(with_schema, OPERATIONS.len() - 2, "all but delete and events");
+    }
 }

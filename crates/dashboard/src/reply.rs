@@ -5,6 +5,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use coordinator::Error;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The media type of a refusal.
@@ -21,15 +22,22 @@ pub(crate) struct Refusal {
     key: Option<String>,
 }
 
-/// A refusal as it is sent.
-#[derive(Serialize)]
-struct Problem<'a> {
+/// Problem details (RFC 9457).
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Refusal")]
+pub(crate) struct Problem<'a> {
+    /// Always `about:blank`.
     r#type: &'static str,
+    /// The status in words.
     title: &'a str,
+    /// The HTTP status.
     status: u16,
+    /// Why the request was refused.
     detail: &'a str,
+    /// The line of the specification with the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
+    /// The key of the specification with the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
 }

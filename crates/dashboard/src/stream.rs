@@ -10,8 +10,10 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
+use coordinator::Progress;
 use futures_util::Stream;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::access::Visitor;
 use crate::app::App;
@@ -44,6 +46,17 @@ impl Listener {
     }
 }
 
+/// The data of an event `changed`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Changed {
+    /// A number that grows with every change of the store.
+    revision: u64,
+    /// The progress of the experiment that is being measured.
+    progress: Option<Progress>,
+    /// What keeps the server from measuring.
+    trouble: Option<String>,
+}
+
 /// One event for every state that a reader has not seen: what is measured, and what keeps the
 /// coordinator from it.
 pub(crate) async fn events(
@@ -67,11 +80,11 @@ pub(crate) async fn events(
             let app = &listener.app;
             let revision = app.coordinator.store().revision();
             if seen != Some(revision) {
-                let state = json!({
-                    "revision": revision,
-                    "progress": app.coordinator.progress(),
-                    "trouble": app.coordinator.trouble(),
-                });
+                let state = Changed {
+                    revision,
+                    progress: app.coordinator.progress(),
+                    trouble: app.coordinator.trouble(),
+                };
                 let state = readers::masks(listener.visitor.role).value(state);
                 let event = Event::default().event("changed").data(state.to_string());
                 return Some((Ok(event), Some((listener, Some(revision)))));

@@ -1,26 +1,33 @@
 //! The unit of a metric, which the end of its name says, and its values as people read them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 pub(crate) use tuner::report::significant as digits;
 use tuner::spec::Spec;
 
-/// What a metric counts, and how it is shown.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The unit of a metric.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Unit {
     /// The metric's name without its unit: `latency p99`.
     pub(crate) label: String,
+    /// What the metric counts.
     kind: Kind,
-    /// One unit of the metric in seconds or bytes; 1 of what is only counted.
+    /// One unit of the metric in seconds or in bytes. 1 for a count.
     scale: f64,
-    /// `/request` or `/s` of a metric that is counted per something.
+    /// `/request` or `/s` if the metric is per request or per second. Otherwise empty.
     per: &'static str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "UnitKind")]
 enum Kind {
+    /// Time.
     Time,
+    /// Bytes.
     Bytes,
+    /// A number of anything else.
     Count,
 }
 

@@ -87,7 +87,7 @@ pub enum Event<'a> {
     Dead {
         /// The flow.
         flow: FlowId,
-        /// Why.
+        /// The reason.
         reason: DeadReason,
     },
     /// A timer that was set by [`Context::set_timer`].

@@ -12,30 +12,32 @@ use crate::debugfs;
 use crate::hsperf;
 use crate::roots::{Roots, read_text};
 
-/// Whether something can be used.
+/// Whether a feature can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeState {
-    /// It can; `detail` says in which form.
+    /// The feature can be used.
     Available {
-        /// E.g. `v1`, `vda: mq-deadline`.
+        /// The form of the feature, such as `v1` or `vda: mq-deadline`.
         detail: String,
     },
-    /// It cannot.
+    /// The feature cannot be used.
     Missing {
         /// The reason, and what to do.
         why: String,
     },
 }
 
-/// One feature.
+/// A privilege or a feature of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Probe {
-    /// Its name.
+    /// The name of the feature.
     pub name: &'static str,
-    /// Whether it can be used.
+    /// Whether the feature can be used.
     pub state: ProbeState,
-    /// What needs it.
+    /// The commands that need the feature.
     pub needed_for: &'static str,
 }
 

@@ -20,7 +20,7 @@ pub enum Error {
     NoAnswer {
         /// The address.
         url: Url,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The server answers with a status of 400 or above.

@@ -19,7 +19,7 @@ pub enum IsolateError {
     Source {
         /// The service.
         service: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: wire_latency::Error,
     },
@@ -41,7 +41,7 @@ pub enum IsolateError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },

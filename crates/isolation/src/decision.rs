@@ -172,7 +172,7 @@ pub struct Decision {
     pub subject: Subject,
     /// The new setting.
     pub setting: ActuatorSetting,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 

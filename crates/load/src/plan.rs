@@ -33,7 +33,7 @@ pub struct LoadPlan {
     pub requests: Vec<HttpRequest>,
     /// Headers of every request, each `Name: value`.
     pub headers: Vec<String>,
-    /// When.
+    /// When requests are sent.
     pub pace: Pace,
     /// For how long.
     pub duration: Duration,

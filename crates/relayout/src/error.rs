@@ -51,7 +51,7 @@ pub enum RelayoutError {
     Declined {
         /// The process.
         pid: u32,
-        /// Why.
+        /// The reason.
         reason: Declined,
     },
     /// It runs in a layout that was not shown to be better, and the way back failed.
@@ -75,7 +75,7 @@ pub enum RelayoutError {
         thread: u32,
         /// The request's name without `PTRACE_`.
         request: &'static str,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Memory of the process cannot be read or written.
@@ -87,7 +87,7 @@ pub enum RelayoutError {
         address: u64,
         /// "read" or "written".
         verb: &'static str,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Some thread did not stop in time.
@@ -111,7 +111,7 @@ pub enum RelayoutError {
         pid: u32,
         /// The call.
         call: &'static str,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The undo manifest cannot be understood.

@@ -237,9 +237,15 @@ fn every_key_of_the_schemas_has_a_description() {
             _ => {}
         }
     }
-    for kind in ["experiment", "isolate", "blocks", "relayout"] {
+    let kinds = ["experiment", "isolate", "blocks", "relayout"];
+    let files = kinds.map(|kind| (kind, schema_of(kind).unwrap()));
+    let more = [
+        ("report", tuner::report::schema()),
+        ("api", dashboard::document()),
+    ];
+    for (kind, schema) in files.into_iter().chain(more) {
         let mut missing = Vec::new();
-        walk(&schema_of(kind).unwrap(), kind, &mut missing);
+        walk(&schema, kind, &mut missing);
         assert!(missing.is_empty(), "without a description: {missing:?}");
     }
 }

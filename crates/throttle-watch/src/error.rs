@@ -43,7 +43,7 @@ pub enum ThrottleError {
     /// A signal came while a limit settled.
     #[error("stopped by {stop}")]
     StoppedBy {
-        /// Who.
+        /// Who stopped it.
         stop: Stop,
     },
     /// A file cannot be read.
@@ -51,7 +51,7 @@ pub enum ThrottleError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// A recording is no JSON, or has other keys.
@@ -59,7 +59,7 @@ pub enum ThrottleError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A recording describes no service that can be simulated.
@@ -143,7 +143,7 @@ pub enum ThrottleError {
     Shell {
         /// The option that has it.
         option: &'static str,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// A command of the user's failed.
@@ -201,7 +201,7 @@ pub enum ThrottleError {
     MetricIsNoNumber {
         /// What it printed.
         printed: String,
-        /// Why.
+        /// The reason.
         source: std::num::ParseFloatError,
     },
     /// A metric has no ratio.
@@ -291,7 +291,7 @@ pub enum ThrottleError {
     NobodyReached {
         /// The rate.
         per_s: f64,
-        /// Why.
+        /// The reason.
         failure: String,
     },
     /// The report of another generator cannot be read.
@@ -337,7 +337,7 @@ pub enum ThrottleError {
     /// Nobody answers.
     #[error("there is no answer; is Prometheus running, and is --prometheus its base URL?")]
     NoPrometheus {
-        /// Why.
+        /// The reason.
         source: http_client::Error,
     },
     /// Whoever answers is no Prometheus.

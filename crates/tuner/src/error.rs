@@ -23,7 +23,7 @@ pub enum TunerError {
     Latency {
         /// The metric.
         name: String,
-        /// Why.
+        /// The reason.
         source: wire_latency::Error,
     },
     /// The optimiser refused.
@@ -99,7 +99,7 @@ pub enum TunerError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
 }

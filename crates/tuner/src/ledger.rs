@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{Configuration, Value};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::begun::Begun;
@@ -62,18 +63,18 @@ pub enum LedgerEvent<'a> {
 }
 
 /// One arm of a verification, before it is measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedArm {
     /// `candidate 1`, or the name in the specification.
     pub name: String,
-    /// It came out of the search.
+    /// `true`: the search found this arm. `false`: the arm comes from the specification.
     pub is_candidate: bool,
     /// The configuration of the arm.
     pub configuration: Configuration,
     /// Template variables that differ from the candidate's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Value>,
-    /// The candidate whose capacity is measured by this arm: its load waits for answers.
+    /// The candidate whose capacity this arm measures, with a load that waits for answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_of: Option<String>,
 }
@@ -115,23 +116,23 @@ impl PlannedArm {
 }
 
 /// One arm measured once in a verification.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerificationRun {
     /// The arm's place in the plan, from 0.
     pub arm: usize,
     /// Number of the run, from 1.
     pub run: usize,
-    /// The blocks, where it gave a result.
+    /// The pairs of blocks. Empty if the run gave no result.
     pub blocks: Vec<Block>,
-    /// Why it gave none.
+    /// Why the run gave no result.
     pub fault: Option<String>,
-    /// The worker that measured it; none where that was this host.
+    /// The worker that measured the run. Missing if this host measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The fingerprint of each template that it was measured with.
+    /// The fingerprint of each template, as it was during the run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
-    /// How it began, where there is something to say of it.
+    /// How the run began, if the end of the warm-up was detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Begun>,
 }
@@ -154,12 +155,12 @@ pub struct ResumeState {
     pub in_force: Option<Configuration>,
 }
 
-/// The system is not what it was: what was measured before counts for less.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A drift of the system. Measurements from before the drift count for less.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Drift {
-    /// Evaluations up to this number were measured before.
+    /// Evaluations up to this number were measured before the drift.
     pub before: usize,
-    /// The square of how far off their scores may be now: added to their variance.
+    /// The variance that is added to the scores of these evaluations.
     pub variance: f64,
 }
 

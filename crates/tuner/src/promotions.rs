@@ -50,12 +50,12 @@ pub enum UndoOutcome {
     Told,
     /// The `apply` steps failed.
     NotTold {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The host refuses its former value, or the file's former contents are gone.
     NotRestored {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -116,9 +116,9 @@ pub enum WorkerMessage {
     Hello(Hello),
     /// I have taken this from a queue; may I measure it?
     Claim {
-        /// What.
+        /// The ticket.
         ticket: Ticket,
-        /// Who.
+        /// The worker's name.
         worker: String,
         /// [`WorkOrder::made_ms`]; none where the order was not understood.
         #[serde(default)]
@@ -126,18 +126,18 @@ pub enum WorkerMessage {
     },
     /// I am measuring it.
     Beat {
-        /// What.
+        /// The ticket.
         ticket: Ticket,
         /// The attempt that was granted.
         attempt: i64,
-        /// Who.
+        /// The worker's name.
         worker: String,
         /// Blocks that are done.
         blocks: usize,
     },
     /// I give it back: nothing of it was measured.
     Release {
-        /// What.
+        /// The ticket.
         ticket: Ticket,
         /// The attempt that was granted.
         attempt: i64,
@@ -147,7 +147,7 @@ pub enum WorkerMessage {
     },
     /// It is measured.
     Result {
-        /// What.
+        /// The ticket.
         ticket: Ticket,
         /// The attempt that was granted.
         attempt: i64,

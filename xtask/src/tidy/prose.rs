@@ -66,7 +66,8 @@ pub(super) fn check_summary(root: &Path) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Text between blank lines, without code, tables and headings. An item of a list is one.
+/// Text between blank lines, without code and headings. An item of a list is one, and so is each
+/// part of a cell of a table.
 struct Paragraph {
     line: usize,
     text: String,
@@ -77,7 +78,16 @@ fn paragraphs(text: &str) -> Vec<Paragraph> {
     let mut continues = false;
     for (line, content) in prose_lines(text) {
         let trimmed = content.trim();
-        if trimmed.is_empty() || trimmed.starts_with(['|', '#', '<', '!']) {
+        if trimmed.starts_with('|') {
+            let cells = trimmed.replace("\\|", "/").replace("<br>", "|");
+            paragraphs.extend(cells.split('|').map(|cell| Paragraph {
+                line,
+                text: cell.to_owned(),
+            }));
+            continues = false;
+            continue;
+        }
+        if trimmed.is_empty() || trimmed.starts_with(['#', '<', '!']) {
             continues = false;
             continue;
         }
@@ -282,13 +292,15 @@ mod tests {
             format!("{half}. {}.", half.replacen('w', "W", 1)),
             format!("{half}: {half}."),
             format!("- {half}\n- {half}"),
-            format!("| {long} |"),
+            format!("| {half} | {half} |"),
+            format!("| {half}<br>{half} |"),
             format!("```\n{long}\n```"),
             format!("`{long}` is one word."),
             format!("[{half}](https://example.org/{})", "a".repeat(50)),
         ] {
             assert_eq!(messages(&fine), Vec::<String>::new(), "{fine}");
         }
+        assert_eq!(messages(&format!("| a | {long} |")).len(), 1);
         // An abbreviation within a sentence does not end it.
         assert_eq!(messages(&format!("{half} vs. {half}.")).len(), 1);
     }

@@ -13,6 +13,12 @@ const LINES_OF_TESTS_MAX: usize = 800;
 /// A wider comment is hard to read beside its code.
 const COLUMNS_MAX: usize = 100;
 
+/// Words that say nothing if a doc comment has no other.
+const EMPTY_WORDS: &[&str] = &[
+    "he", "how", "it", "so", "that", "they", "this", "those", "what", "when", "where", "which", "who",
+    "why",
+];
+
 /// Text that may not be in any tracked file, with the reason. Written in two parts, so that this
 /// file may hold it.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
@@ -87,6 +93,10 @@ pub(super) fn check(path: &Path, text: &str) -> Vec<Finding> {
                 format!("a comment of more than {COLUMNS_MAX} columns"),
             );
         }
+        for number in empty_comments(text) {
+            let message = "a doc comment of one word that says nothing: name the thing";
+            complain(Some(number), message.into());
+        }
     }
     for (number, line) in (1..).zip(text.lines()) {
         if lock {
@@ -137,6 +147,22 @@ fn wide_comments(text: &str) -> Vec<usize> {
     wide
 }
 
+/// The lines of doc comments that are only "It.", "What." or the like.
+fn empty_comments(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let is_comment = |at: Option<usize>| {
+        let line = at.and_then(|at| lines.get(at));
+        line.is_some_and(|line| line.starts_with("///"))
+    };
+    let is_empty = |at: usize| {
+        let word = lines[at].strip_prefix("///")?.trim().trim_end_matches('.');
+        let is_alone = !is_comment(at.checked_sub(1)) && !is_comment(Some(at + 1));
+        let says_nothing = EMPTY_WORDS.contains(&word.to_lowercase().as_str());
+        (is_alone && says_nothing).then_some(at + 1)
+    };
+    (0..lines.len()).filter_map(is_empty).collect()
+}
+
 /// Whether `needle` is in the line and does not continue a longer path or name to its left
 /// (`net{needle}` is no match).
 fn contains_word(line: &str, needle: &str) -> bool {
@@ -180,6 +206,12 @@ mod tests {
             "//! {wide}\n//! ```\n//! {wide}\n//! ```\nfn a() {{\n    // {wide}\n    let x = \"{wide}\";\n}}\n/// | {wide} |\n"
         );
         assert_eq!(wide_comments(&text), [1, 6]);
+    }
+
+    #[test]
+    fn a_doc_comment_says_something() {
+        let text = "/// It.\nlet a;\n    /// Why.\n    b: u8,\n/// What\n/// it is.\nfn c() {}\n/// Whose.\n// It.\n";
+        assert_eq!(empty_comments(text), [1, 3]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct NbdRequest {
     pub flags: u16,
     /// The client's own number of the request.
     pub cookie: u64,
-    /// Where.
+    /// The offset in the export.
     pub offset: u64,
     /// How many bytes of the export.
     pub len_bytes: u64,

@@ -17,7 +17,7 @@ use crate::error::Error;
 /// Something that a worker measures, or will.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assigned {
-    /// What.
+    /// The ticket.
     pub ticket: Ticket,
     /// How often it has been claimed.
     pub attempt: i64,

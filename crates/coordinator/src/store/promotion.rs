@@ -1,22 +1,22 @@
 //! What of an experiment is in force on the host, or left there by its rollback.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tuner::live::{Changed, Changes};
 
-/// A configuration left in force on the host, and how it came there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A configuration that is in force on the host, or that a rollback could not fully restore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Promotion {
-    /// It was written down before it was begun; what cut it off in between left it open how far it
-    /// came.
+    /// `false`: the promotion was interrupted, so it is not known what it has changed.
     pub is_complete: bool,
-    /// What was changed. Of a rollback that left something, that with the reasons.
+    /// What was changed. After a rollback that could not restore something: that, with the reasons.
     #[serde(flatten)]
     pub done: Changes,
-    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back
-    /// again tries these.
+    /// Knobs and files that the rollback could not restore. The next rollback tries only these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
-    /// When, in UTC.
+    /// When the promotion or the rollback was, in UTC.
+    #[schemars(with = "String")]
     pub at: jiff::Timestamp,
 }
 

@@ -2,6 +2,7 @@
 
 use bayes_opt::Observation;
 use host::Roots;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::promotions::Served;
@@ -14,21 +15,22 @@ use super::promotion::Promotion;
 use super::{json, name_of, to_json};
 use crate::error::Error;
 
-/// What an experiment is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The state of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "ExperimentState")]
 pub enum State {
-    /// Waits for its turn.
+    /// The experiment waits for its turn.
     Queued,
-    /// Is measured.
+    /// The experiment is being measured.
     Running,
-    /// Waits for its user.
+    /// The experiment waits until its user resumes it.
     Paused,
-    /// Came to its verified end.
+    /// The experiment came to its verified end.
     Done,
-    /// Was stopped by its user.
+    /// A user stopped the experiment.
     Stopped,
-    /// An error ended it.
+    /// An error ended the experiment.
     Failed,
 }
 
@@ -71,15 +73,15 @@ impl std::fmt::Display for State {
     }
 }
 
-/// What its user wants of an experiment that runs or will.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A user's request to an experiment that is queued or running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UserRequest {
-    /// To wait after the present evaluation.
+    /// Pause after the current evaluation.
     Pause,
-    /// To end now.
+    /// Stop now.
     Stop,
-    /// To search no further, and to verify what is there.
+    /// Stop searching, and verify the best configurations so far.
     Verify,
 }
 
@@ -253,41 +255,42 @@ impl ExperimentRow {
 }
 
 /// An experiment in a list.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ExperimentSummary {
-    /// Its number.
+    /// Number of the experiment, from 1.
     pub id: i64,
-    /// Its name.
+    /// Name of the experiment.
     pub name: String,
-    /// What it is doing.
+    /// The state.
     pub state: State,
-    /// What its user wants, if that has not happened yet.
+    /// The user's request, if it has not been carried out yet.
     pub wish: Option<UserRequest>,
-    /// Why it waits or what ended it.
+    /// Why the experiment waits, or what ended it.
     pub message: Option<String>,
-    /// When it was made, in milliseconds since 1970.
+    /// When the experiment was created, in milliseconds since 1970.
     pub created_ms: i64,
-    /// Evaluations that ended, the lost ones not counted.
+    /// Evaluations that ended. Lost evaluations do not count.
     pub evaluations: usize,
-    /// How many there may be.
+    /// The largest number of evaluations.
     pub budget: usize,
-    /// The lowest score of a completed evaluation: the logarithm of the ratio to the control, or
-    /// the value itself.
+    /// The lowest score of a completed evaluation. A score is the logarithm of the ratio to the
+    /// control, or the value itself.
     pub best_score: Option<f64>,
-    /// What was shown, in one sentence; empty until there is something to say.
+    /// What the verification has shown, as one sentence. Empty before that.
     pub sentence: String,
-    /// The experiment whose evaluations it starts from.
+    /// The experiment whose evaluations this one started from.
     pub parent: Option<i64>,
-    /// Whether its winner is in force on the host.
+    /// `true`: the winner is in force on the host.
     pub promoted: bool,
-    /// What its rollback could not restore, with the reasons.
+    /// Knobs and files that the rollback could not restore, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_restored: Vec<String>,
-    /// Whether it comes from a report of elsewhere.
+    /// `true`: the experiment was imported as a report.
     pub imported: bool,
-    /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
+    /// `true`: the experiment is in `mode = "continuous"`. It does not end, and the budget is that
+    /// of one search.
     pub always_on: bool,
-    /// What an experiment waits for, in words: another one, or that the queue is resumed.
+    /// What the experiment waits for, in words: another experiment, or the queue to be resumed.
     pub waits: Option<String>,
     /// Workers on other hosts measure it.
     #[serde(skip)]

@@ -9,6 +9,7 @@ use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
 use coordinator::store::{ChartPoint, ExperimentRow};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
@@ -20,31 +21,41 @@ use crate::reply::{Refusal, Reply, blocking};
 use crate::units::Unit;
 use crate::web::{Params, needed_of};
 
-/// The evaluations of an experiment in columns, for plots: ten thousand of them are half a
+/// The evaluations of an experiment in columns, for plots. Ten thousand evaluations take half a
 /// megabyte.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Points {
+    /// The objective in words.
     objective: String,
-    /// `ratio`: the score is the logarithm of the ratio to the control; `absolute`: the value
-    /// itself.
+    /// `ratio`: the score is the logarithm of the ratio to the control. `absolute`: the score is
+    /// the value itself.
     scale: ObjectiveScale,
-    /// The score of a maximised objective is negated.
+    /// The goal. The score of a maximised objective is negated.
     goal: Goal,
+    /// The control's configuration.
     control: Configuration,
+    /// Number of each evaluation.
     number: Vec<usize>,
+    /// How each evaluation ended.
     outcome: Vec<String>,
+    /// The score of each evaluation. `null` if nothing was measured.
     score: Vec<Option<f64>>,
-    /// The standard error of the score.
+    /// The standard error of each score.
     score_se: Vec<Option<f64>>,
-    /// When each began, in milliseconds since 1970; null of one that was measured elsewhere.
+    /// When each evaluation began, in milliseconds since 1970. `null` if it was measured on another
+    /// server.
     began_ms: Vec<Option<i64>>,
+    /// How long each evaluation took, in seconds.
     took_s: Vec<f64>,
-    /// The worker that measured it; null of this host.
+    /// The worker that measured each evaluation. `null` if this host measured it.
     host: Vec<Option<String>>,
+    /// For each parameter, its value in each evaluation. `null` if the evaluation has no value.
+    #[schemars(with = "BTreeMap<String, Vec<Option<bayes_opt::Value>>>")]
     parameters: BTreeMap<String, Vec<Value>>,
     /// The values of each parameter that has a list, in the specification's order.
+    #[schemars(with = "BTreeMap<String, Vec<bayes_opt::Value>>")]
     values: BTreeMap<String, Vec<Value>>,
-    /// What the verification measured, winner first.
+    /// The configurations that the verification measured, winner first.
     verified: Vec<Configuration>,
     /// The objective's unit, for axes.
     unit: Unit,
@@ -154,24 +165,28 @@ pub(crate) async fn model_pair(
     .map(Json)
 }
 
-/// The rounds of a continuous experiment in columns.
-#[derive(Serialize)]
+/// The newest rounds of a continuous experiment in columns.
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Rounds {
+    /// The objective's goal.
     goal: Goal,
+    /// When each round ended, in milliseconds since 1970.
     at_ms: Vec<i64>,
-    /// The logarithm of the ratio to the control; below 0 is better. None of a round that could not
-    /// be measured.
+    /// The logarithm of the ratio to the control. Below 0 is better. `null` for a round that could
+    /// not be measured.
     gain: Vec<Option<f64>>,
+    /// The standard deviation of each gain.
     gain_sd: Vec<Option<f64>>,
-    /// A promoted configuration was compared; else the control with itself.
+    /// `true`: the round compared the promoted configuration with the control. `false`: the round
+    /// compared the control with itself.
     of_promoted: Vec<bool>,
-    /// A constraint was broken.
+    /// `true`: the round broke a constraint.
     is_broken: Vec<bool>,
     /// The drift tests since they began.
     tests: Vec<tuner::continuous::Evidence>,
-    /// What pages call the series of each test.
+    /// The name that pages show for the series of each test.
     names: BTreeMap<String, String>,
-    /// What happened, oldest first.
+    /// The experiment's history, oldest first.
     entries: Vec<tuner::continuous::HistoryEntry>,
 }
 

@@ -13,8 +13,7 @@ use bayes_opt::Configuration;
 use coordinator::store::Once;
 use coordinator::{Coordinator, Error};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tuner::report::Report;
 
 use super::body::body;
@@ -48,6 +47,7 @@ pub(crate) struct GivenSpec {
 /// The format of a specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "SpecFormat")]
 pub(crate) enum Format {
     /// TOML.
     #[default]
@@ -191,22 +191,85 @@ pub(crate) async fn create(
     made(blocking(create).await?)
 }
 
+/// What a check of a specification has found.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum SpecCheck {
+    Refused(SpecRefused),
+    TextAccepted(SpecTextAccepted),
+    Accepted(SpecAccepted),
+}
+
+/// The answer if the specification is wrong.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SpecRefused {
+    /// Always `false`.
+    #[schemars(extend("const" = false))]
+    ok: bool,
+    /// What is wrong.
+    error: String,
+    /// The line of the specification with the error.
+    line: Option<usize>,
+    /// The key of the specification with the error.
+    key: String,
+}
+
+/// The answer to a token with the role read, if the text of the specification is right.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SpecTextAccepted {
+    /// Always `true`.
+    #[schemars(extend("const" = true))]
+    ok: bool,
+    /// Name of the experiment.
+    name: Option<String>,
+    /// Number of parameters.
+    parameters: usize,
+    /// Says that only the text was checked.
+    remarks: Vec<&'static str>,
+}
+
+/// The answer to a token with the role write, if the specification is right and fits the host.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SpecAccepted {
+    /// Always `true`.
+    #[schemars(extend("const" = true))]
+    ok: bool,
+    /// Name of the experiment.
+    name: String,
+    /// Number of parameters.
+    parameters: usize,
+    /// Number of configurations. `null` if a parameter has infinitely many values.
+    configurations: Option<u64>,
+    /// The control's configuration.
+    control: Configuration,
+    /// The time that the experiment will take, in words.
+    takes: String,
+    /// Remarks on the specification.
+    remarks: Vec<String>,
+}
+
 /// What is wrong with a specification, or what it would be. For who may only look, the text alone
 /// is checked: a check reads knobs and templates, which may be any file of the host.
-pub(crate) async fn check(State(app): Here, Extension(visitor): Who, bytes: Bytes) -> Reply<Value> {
+pub(crate) async fn check(
+    State(app): Here,
+    Extension(visitor): Who,
+    bytes: Bytes,
+) -> Reply<SpecCheck> {
     let given = given_spec(&bytes)?;
     let checked = move || {
         let path = given.path(&app.coordinator)?;
         let checked = match visitor.role {
-            Role::Read => text_checked(given, &path),
-            Role::Write => host_checked(&app.coordinator, &given, &path),
+            Role::Read => text_checked(given, &path).map(SpecCheck::TextAccepted),
+            Role::Write => {
+                host_checked(&app.coordinator, &given, &path).map(SpecCheck::Accepted)
+            }
         };
         match checked {
-            Err(Error::Spec(error)) => Ok(json!({
-                "ok": false,
-                "error": error.message,
-                "line": error.line,
-                "key": error.key,
+            Err(Error::Spec(error)) => Ok(SpecCheck::Refused(SpecRefused {
+                ok: false,
+                error: error.message,
+                line: error.line,
+                key: error.key,
             })),
             checked => checked,
         }
@@ -214,32 +277,36 @@ pub(crate) async fn check(State(app): Here, Extension(visitor): Who, bytes: Byte
     blocking(checked).await.map(Json)
 }
 
-fn text_checked(given: GivenSpec, path: &FilePath) -> Result<Value, Error> {
+/// The remark on a check of the text alone.
+const TEXT_ALONE: &str =
+    "only the text was checked: a token with the role read cannot make the server open files";
+
+fn text_checked(given: GivenSpec, path: &FilePath) -> Result<SpecTextAccepted, Error> {
     let spec = tuner::spec::check_text(given.spec, path)?;
     let stem = path.file_stem().map(|stem| stem.display().to_string());
-    Ok(json!({
-        "ok": true,
-        "name": spec.name.or(stem),
-        "parameters": spec.parameters.len(),
-        "remarks": ["only the text was checked: a token with the role read cannot make the server open files"],
-    }))
+    Ok(SpecTextAccepted {
+        ok: true,
+        name: spec.name.or(stem),
+        parameters: spec.parameters.len(),
+        remarks: vec![TEXT_ALONE],
+    })
 }
 
 fn host_checked(
     coordinator: &Coordinator,
     given: &GivenSpec,
     path: &FilePath,
-) -> Result<Value, Error> {
+) -> Result<SpecAccepted, Error> {
     let spec = coordinator.check(&given.spec, path)?;
-    Ok(json!({
-        "ok": true,
-        "name": spec.name,
-        "parameters": spec.space.parameters().len(),
-        "configurations": spec.space.cardinality(),
-        "control": spec.space.default_configuration(),
-        "takes": spec.planned_time().to_string(),
-        "remarks": tuner::remarks(&spec, &std::env::var_os("PATH").unwrap_or_default()),
-    }))
+    Ok(SpecAccepted {
+        ok: true,
+        parameters: spec.space.parameters().len(),
+        configurations: spec.space.cardinality(),
+        control: spec.space.default_configuration(),
+        takes: spec.planned_time().to_string(),
+        remarks: tuner::remarks(&spec, &std::env::var_os("PATH").unwrap_or_default()),
+        name: spec.name,
+    })
 }
 
 pub(crate) async fn import(
@@ -324,6 +391,8 @@ pub(crate) async fn enqueue(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -1,5 +1,6 @@
 //! The evaluations of an experiment: read, exported, killed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
@@ -8,8 +9,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use coordinator::Error;
 use coordinator::store::EvaluationRow;
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tuner::evaluation::Outcome;
+use tuner::report::EvaluationRecord;
 use tuner::spec::{Masks, Spec};
 
 use super::shown::{Shown, act};
@@ -91,20 +95,103 @@ async fn table(
     .await
 }
 
-/// An evaluation as a row of JSON.
-pub(crate) fn evaluation_json(row: &EvaluationRow) -> Value {
-    let mut value = serde_json::to_value(&row.record).unwrap_or_default();
-    value["reason"] = json!(row.record.why());
-    if row.is_running {
-        value["outcome"] = json!("running");
+/// The outcome of an evaluation that is being measured.
+const RUNNING: &str = "running";
+
+/// One evaluation in JSON: its record, and what only the server knows.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct FullEvaluation(Value);
+
+impl From<&EvaluationRow> for FullEvaluation {
+    fn from(row: &EvaluationRow) -> Self {
+        let mut value = serde_json::to_value(&row.record).unwrap_or_default();
+        value["reason"] = json!(row.record.why());
+        if row.is_running {
+            value["outcome"] = json!(RUNNING);
+        }
+        value["started_ms"] = json!(row.started_ms);
+        Self(value)
     }
-    value["started_ms"] = json!(row.started_ms);
-    value
+}
+
+/// An evaluation in a list: without what takes much room.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct ListedEvaluation(Value);
+
+/// The fields that an evaluation in a list does not have.
+const NOT_LISTED: [&str; 2] = ["blocks", "output"];
+
+impl From<&EvaluationRow> for ListedEvaluation {
+    fn from(row: &EvaluationRow) -> Self {
+        let FullEvaluation(mut value) = row.into();
+        if let Value::Object(fields) = &mut value {
+            for field in NOT_LISTED {
+                fields.remove(field);
+            }
+        }
+        Self(value)
+    }
+}
+
+/// The schema of a record, with what only the server knows.
+fn evaluation_schema(generator: &mut SchemaGenerator, description: &str) -> Schema {
+    let mut schema = EvaluationRecord::json_schema(generator);
+    let outcome = generator.subschema_for::<Outcome>();
+    let started = generator.subschema_for::<Option<i64>>();
+    let fields = schema.ensure_object();
+    fields.insert("description".into(), description.into());
+    if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+        let outcome = json!({
+            "description": "How the evaluation ended. `running`: it is being measured.",
+            "anyOf": [outcome, { "const": RUNNING }],
+        });
+        properties.insert("outcome".into(), outcome);
+        let mut started = started.to_value();
+        started["description"] = json!(
+            "When the evaluation began, in milliseconds since 1970. `null` if it was measured on another server."
+        );
+        properties.insert("started_ms".into(), started);
+    }
+    if let Some(required) = fields.get_mut("required").and_then(Value::as_array_mut) {
+        required.push("started_ms".into());
+    }
+    schema
+}
+
+impl JsonSchema for FullEvaluation {
+    fn schema_name() -> Cow<'static, str> {
+        "Evaluation".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        evaluation_schema(generator, "One evaluation.")
+    }
+}
+
+impl JsonSchema for ListedEvaluation {
+    fn schema_name() -> Cow<'static, str> {
+        "ListedEvaluation".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let description = "An evaluation in a list, without its blocks.";
+        let mut schema = evaluation_schema(generator, description);
+        let fields = schema.ensure_object();
+        if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.retain(|field, _| !NOT_LISTED.contains(&field.as_str()));
+        }
+        if let Some(required) = fields.get_mut("required").and_then(Value::as_array_mut) {
+            required.retain(|it| !NOT_LISTED.iter().any(|field| it == field));
+        }
+        schema
+    }
 }
 
 /// What an evaluation may have come to, as it is written.
 pub(crate) const OUTCOMES: &[&str] = &[
-    "running",
+    RUNNING,
     "completed",
     "aborted",
     "violated",
@@ -128,7 +215,7 @@ pub(crate) async fn evaluations(
     State(app): Here,
     Path(id): Path<String>,
     Params(query): Params<FromQuery>,
-) -> Reply<Vec<Value>> {
+) -> Reply<Vec<ListedEvaluation>> {
     let id = super::path::id(&id)?;
     one_of("outcome", query.outcome.as_deref(), OUTCOMES)?;
     blocking(move || {
@@ -138,15 +225,8 @@ pub(crate) async fn evaluations(
             .store()
             .evaluations(id, query.from.unwrap_or(1))?;
         let outcome = query.outcome.as_deref().filter(|it| !it.is_empty());
-        let all = rows.iter().map(|row| {
-            let mut value = evaluation_json(row);
-            if let Value::Object(fields) = &mut value {
-                fields.remove("blocks");
-                fields.remove("output");
-            }
-            value
-        });
-        let asked = all.filter(|it| outcome.is_none_or(|outcome| it["outcome"] == outcome));
+        let all = rows.iter().map(ListedEvaluation::from);
+        let asked = all.filter(|it| outcome.is_none_or(|outcome| it.0["outcome"] == outcome));
         Ok(asked
             .take(query.limit.map_or(usize::MAX, Into::into))
             .collect())
@@ -158,11 +238,11 @@ pub(crate) async fn evaluations(
 pub(crate) async fn evaluation(
     State(app): Here,
     Path((id, number)): Path<(String, String)>,
-) -> Reply<Value> {
+) -> Reply<FullEvaluation> {
     let (id, number) = (super::path::id(&id)?, super::number(&number, "evaluation")?);
     blocking(move || {
         let row = app.coordinator.store().evaluation(id, number)?;
-        Ok(evaluation_json(&row))
+        Ok(FullEvaluation::from(&row))
     })
     .await
     .map(Json)

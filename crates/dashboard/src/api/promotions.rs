@@ -6,6 +6,7 @@ use bayes_opt::Configuration;
 use coordinator::store::{ExperimentRow, Store};
 use coordinator::{Coordinator, Error};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tuner::live::Changes;
 use tuner::promotions::PromotionRecord;
@@ -18,36 +19,46 @@ use crate::reply::{Reply, blocking};
 use crate::role::Role;
 
 /// Every promotion in force on this host.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Promotions")]
 pub(crate) struct InForce {
-    /// Those of this server. A rollback of the experiment takes one back.
+    /// Promotions by experiments of this server. A rollback of the experiment undoes one.
     experiments: Vec<OfExperiment>,
-    /// Those whose rollback could not restore everything.
+    /// Experiments whose rollback could not restore everything.
     not_restored: Vec<NotRestored>,
-    /// Those of `slackline tune --promote` and `slackline apply` with the server's state directory,
-    /// and those of experiments that the database has lost. `slackline promotions undo` takes one
-    /// back.
+    /// Promotions by `slackline tune --promote` and `slackline apply` with the server's state
+    /// directory, and by experiments that the database has lost. `slackline promotions undo` undoes
+    /// one.
     commands: Vec<OfCommand>,
 }
 
-#[derive(Serialize)]
+/// An experiment whose rollback could not restore everything.
+#[derive(Serialize, JsonSchema)]
 struct NotRestored {
+    /// Number of the experiment.
     id: i64,
+    /// Name of the experiment.
     name: String,
-    /// The knobs and files, with the reasons.
+    /// The knobs and files that could not be restored, with the reasons.
     what: Vec<String>,
 }
 
-#[derive(Serialize)]
+/// A promotion by an experiment of this server.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PromotionByExperiment")]
 struct OfExperiment {
+    /// Number of the experiment.
     id: i64,
+    /// Name of the experiment.
     name: String,
+    /// When the promotion was, in UTC.
+    #[schemars(with = "String")]
     at: Timestamp,
-    /// False: it was interrupted, and what it has changed is not known.
+    /// `false`: the promotion was interrupted, so it is not known what it has changed.
     is_complete: bool,
-    /// The parameters' values that are in force; `None` where an interruption leaves them open.
+    /// The configuration in force. `null` if the promotion was interrupted.
     configuration: Option<Configuration>,
-    /// Who promoted it, for tokens that may write.
+    /// Who promoted the configuration. Missing for a token with the role read.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
     #[serde(flatten)]
@@ -89,16 +100,21 @@ pub(crate) fn promoted_by(entries: &[Entry], row: &ExperimentRow) -> Option<Stri
     promotions.next().and_then(|entry| entry.who.clone())
 }
 
-/// A promotion that a command has made.
-#[derive(Serialize)]
+/// A promotion by a command, or by an experiment that the database has lost.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PromotionByCommand")]
 pub(crate) struct OfCommand {
+    /// Number of the promotion, for `slackline promotions undo`.
     pub(crate) number: usize,
-    /// The experiment's name.
+    /// Name of the experiment.
     pub(crate) experiment: String,
-    /// The number that an experiment had in the database, which does not have it any more.
+    /// The number that the lost experiment had in the database.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<i64>,
+    /// When the promotion was, in UTC.
+    #[schemars(with = "String")]
     pub(crate) at: Timestamp,
+    /// The knobs and files that are in force, each with its value.
     pub(crate) changed: Vec<String>,
 }
 

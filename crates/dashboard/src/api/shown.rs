@@ -6,45 +6,58 @@ use axum::Json;
 use bayes_opt::Configuration;
 use coordinator::store::{ExperimentRow, ExperimentSummary, Moment, Store};
 use coordinator::{Coordinator, Error, Progress};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use tuner::spec::Masks;
+use tuner::spec::{Masks, Spec};
 
 use super::path::id;
 use crate::app::App;
 use crate::reply::{Refusal, Reply, blocking};
 
-/// An experiment, whole but for what it measured.
-#[derive(Serialize)]
+/// An experiment without its evaluations and runs.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Experiment")]
 pub(crate) struct Shown {
     #[serde(flatten)]
     pub(super) summary: ExperimentSummary,
+    /// The directory on the server's host where relative paths of the specification start.
     dir: String,
-    /// The specification's text.
+    /// The text of the specification.
     source: String,
-    /// The specification.
+    /// The specification. A parameter's default is the control's value.
+    #[schemars(with = "Spec")]
     spec: Value,
+    /// The time limit for measuring, in minutes.
     wall_time_min: Option<f64>,
-    /// What its maker should know.
+    /// A remark on a fork that shares no parameter with the other experiment.
     #[serde(skip_serializing_if = "Option::is_none")]
     remark: Option<&'static str>,
-    /// Measurements of the parent from which the search of a fork starts.
+    /// For a fork: the number of the other experiment's evaluations from which the search starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     carried: Option<usize>,
+    /// A note that a person has written about the experiment.
     note: Option<String>,
+    /// The control's configuration.
     control: Configuration,
+    /// What the model recommends, before verification.
     recommended: Option<tuner::report::Recommended>,
+    /// What the verification has shown, as one word.
     finding: tuner::report::Finding,
     /// Why the verified winner is not the first evaluation in the order of ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     winner_rank: Option<String>,
+    /// The exact settings of the winner, ready to apply.
     settings: Vec<String>,
+    /// The promotion that is in force, or the rest that its rollback could not restore.
     promotion: Option<coordinator::store::Promotion>,
+    /// The enqueued configurations, in the order in which they will be measured.
     queue: Vec<Configuration>,
+    /// The progress, if this experiment is being measured.
     progress: Option<Progress>,
-    /// How it stands, in `mode = "continuous"`.
+    /// The state in `mode = "continuous"`.
     continuous: Option<tuner::continuous::ContinuousView>,
-    /// What happened in it, newest first.
+    /// The last entries of the experiment's history, newest first.
     entries: Vec<tuner::continuous::HistoryEntry>,
 }
 

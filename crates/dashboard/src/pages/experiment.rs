@@ -268,6 +268,24 @@ fn not_restored(row: &ExperimentRow, role: Role) -> String {
     readers::lines(role, lines).join(", ")
 }
 
+/// What the verification has shown, and why its winner cannot be put in force.
+fn verdict_of(
+    coordinator: &Coordinator,
+    row: &ExperimentRow,
+    summary: &ExperimentSummary,
+) -> Result<(Option<Verdict>, Option<String>), Error> {
+    let mut verdict = Verdict::of(row);
+    let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
+    let barred = match is_found && !summary.promoted {
+        true => coordinator.bars_winner(row.id)?,
+        false => row.not_promotable().map(str::to_owned),
+    };
+    if let Some(verdict) = &mut verdict {
+        verdict.not_promotable.clone_from(&barred);
+    }
+    Ok((verdict, barred))
+}
+
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
@@ -290,15 +308,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     }
     let queue = readers::seen(role, store.queue(id)?)?;
     let has_measured = store.has_measured(id)?;
-    let mut verdict = Verdict::of(&row);
-    let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
-    let barred = match is_found && !summary.promoted {
-        true => coordinator.bars_winner(id)?,
-        false => row.not_promotable().map(str::to_owned),
-    };
-    if let Some(verdict) = &mut verdict {
-        verdict.not_promotable.clone_from(&barred);
-    }
+    let (verdict, barred) = verdict_of(coordinator, &row, &summary)?;
     let now = Now {
         is_barred: barred.is_some(),
         busy: coordinator.progress().map(|it| it.experiment),

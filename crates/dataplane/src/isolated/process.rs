@@ -62,7 +62,7 @@ pub enum ProcessError {
     /// The stack's process cannot open the interface, and says why.
     #[error("{text}")]
     Refused {
-        /// Why.
+        /// The reason.
         text: String,
         /// Whether a privilege or a kernel feature is missing (exit code 3).
         is_missing_privilege: bool,

@@ -118,7 +118,7 @@ pub enum Event {
     Dead {
         /// The connection.
         flow: FlowId,
-        /// Why.
+        /// The reason.
         reason: DeadReason,
     },
 }

@@ -5,6 +5,8 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+#[path = "../../../host/tests/support/eventually.rs"]
+mod eventually;
 mod exchange;
 mod forwarder;
 mod hostile;

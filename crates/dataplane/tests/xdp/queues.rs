@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dataplane::xdp::{Division, Interface, Program, XdpBackend, XdpError, XdpMode};
 
+use super::eventually::eventually;
 use super::exchange::{Server, ServerOptions, config, exchange};
 use super::namespaces::Wire;
 use super::{SERVER, connect, wire_with_queues};
@@ -21,11 +22,8 @@ const TWO: ServerOptions = ServerOptions {
 /// Gives the queues to the first `active` shards, and waits until they have them.
 fn resize(server: &Server, active: u8) {
     assert!(server.plane.resize(active));
-    let end = Instant::now() + Duration::from_secs(10);
-    while server.plane.is_moving() {
-        assert!(Instant::now() < end, "the queues do not arrive");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let is_settled = || !server.plane.is_moving();
+    eventually(10, is_settled, || "the queues do not arrive");
 }
 
 /// Streams that exchange `total` bytes each way, at the same time.

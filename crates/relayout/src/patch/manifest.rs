@@ -52,7 +52,7 @@ impl<'de> Deserialize<'de> for Bytes {
 /// or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedPatch {
-    /// Where.
+    /// The address in the process.
     pub address: u64,
     /// What was there at first.
     pub old: Bytes,
@@ -71,7 +71,7 @@ impl AppliedPatch {
 /// Memory that was mapped into the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// Where.
+    /// The address in the process.
     pub address: u64,
     /// How much.
     pub bytes: u64,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use relayout::{ManifestStore, ProfilingOptions, Session};
 
+use crate::eventually::found_within;
 use crate::talk::{self, Program};
 
 pub(crate) struct Throws {
@@ -50,16 +51,15 @@ impl Throws {
             after[0] > before[0] && after[1] > before[1],
             "{before:?} {after:?}"
         );
-        let end = Instant::now() + Duration::from_secs(20);
-        while before
-            .iter()
-            .zip(&after)
-            .any(|(before, after)| before == after)
-        {
-            assert!(Instant::now() < end, "{before:?} {after:?}");
-            std::thread::sleep(Duration::from_millis(10));
+        found_within(20, || {
+            let each = before.iter().zip(&after);
+            if each.clone().all(|(before, after)| before != after) {
+                return Ok(());
+            }
+            let seen = format!("{before:?} {after:?}");
             after = self.counts();
-        }
+            Err(seen)
+        });
     }
 
     pub(crate) fn is_text_changed(&self) -> bool {
@@ -219,11 +219,7 @@ fn a_thread_that_has_its_unwinder_looked_up_by_the_dynamic_linker_is_waited_for(
     let error = session.install().unwrap_err().to_string();
     assert!(error.contains("dynamic linker"), "{error}");
     std::fs::write(&go_on, "").unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = session.install() {
-        assert!(Instant::now() < end, "{error}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    found_within(20, || session.install());
     assert!(is_led(&session));
     program.assert_goes_on();
     assert!(is_led(&session));

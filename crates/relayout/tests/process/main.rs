@@ -9,6 +9,8 @@
 
 mod calls;
 mod coroutines;
+#[path = "../../../host/tests/support/eventually.rs"]
+mod eventually;
 mod family;
 mod handlers;
 mod kill;
@@ -20,6 +22,7 @@ mod sharing;
 mod talk;
 mod target;
 
+use eventually::eventually;
 use relayout::{Declined, ManifestStore, PatchedProcess, Process, RelayoutError};
 use target::{Target, two};
 
@@ -80,11 +83,8 @@ fn workers_of_io_uring_are_neither_stopped_nor_asked_for_anything() {
         name.unwrap().starts_with("iou-wrk")
     };
     // It names itself, some time after it was asked for.
-    let begun = std::time::Instant::now();
-    while tasks().map(is_worker).filter(|is| *is).count() != 1 {
-        assert!(begun.elapsed().as_secs() < 10, "no worker");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    let is_there = || tasks().map(is_worker).filter(|is| *is).count() == 1;
+    eventually(10, is_there, || "no worker");
     let mut cache = installed(&target, &store);
     for _ in 0..20 {
         // Of the three threads two run code of the process.

@@ -28,26 +28,13 @@ pub(crate) fn toy() -> Toy {
     toy
 }
 
-#[test]
-fn a_person_clicks_through_all_of_it() {
-    let toy = toy();
-    let Some(browser) = Browser::start(1200, false) else {
-        return skip(&"chromedriver is not installed");
-    };
-    let server = Server::start(&toy);
-    let base = server.page("/");
-    let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
-    let knob = || toy.knob();
+/// Whether the page says something.
+fn says(text: &str) -> String {
+    format!("document.body.innerText.includes({})", json!(text))
+}
 
-    browser.open(&server.sign_in("write_token"));
-    browser.wait(&says("There is none yet"));
-    assert_eq!(
-        browser.run("return location.search"),
-        "",
-        "the token has left the address"
-    );
-
-    // Create: an error at its line first.
+/// A specification by hand: an error at its line first.
+fn creates(browser: &Browser, server: &Server<'_>, toy: &Toy) {
     browser.open(&server.page("/new"));
     let mut wrong = toy.spec.clone();
     wrong["parameters"][1]["low"] = json!(100);
@@ -62,18 +49,25 @@ fn a_person_clicks_through_all_of_it() {
     browser.fill("#spec", &serde_json::to_string_pretty(&toy.spec).unwrap());
     browser.wait("document.querySelector('#verdict.right')");
     browser.click("#create");
+}
 
-    // Watch, kill one, pause, resume.
+fn kills_one(browser: &Browser, toy: &Toy) {
     browser.wait("document.querySelector('#kill')");
     browser.click("#kill");
     browser.click("#sure-yes");
     browser.wait("document.querySelector('tr.killed')");
     std::fs::remove_file(toy.path("slow")).unwrap();
+}
+
+fn pauses_and_resumes(browser: &Browser, toy: &Toy) {
     browser.click("#verb-pause");
     browser.wait("document.querySelector('p[role=status] .tag.paused')");
-    assert_eq!(knob(), FIRST);
+    assert_eq!(toy.knob(), FIRST);
     browser.click("#verb-resume");
     browser.wait("document.querySelector('p[role=status] .tag.running')");
+}
+
+fn watches_to_the_end(browser: &Browser, server: &Server<'_>) {
     browser.wait("document.querySelectorAll('tr.completed').length >= 3");
     browser.click("tr.completed th a");
     browser.wait("document.querySelector('#plot-blocks canvas')");
@@ -88,30 +82,34 @@ fn a_person_clicks_through_all_of_it() {
     browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
     browser.wait("document.querySelectorAll('#scatters canvas').length === 3");
     browser.wait("document.getElementById('map-caption').textContent.includes('model')");
+}
 
-    // Verify, promote, roll back.
+fn verifies(browser: &Browser, server: &Server<'_>) {
     browser.click("#verb-verify");
     browser.wait("document.querySelector('p[role=status] .tag.running')");
     browser.wait("document.querySelector('p[role=status] .tag.done')");
     browser.open(&server.page("/experiments/1/verification"));
     browser.wait(&says("This is verification 2"));
     browser.wait("document.querySelector('#plot-integrals canvas')");
+}
+
+fn promotes_and_rolls_back(browser: &Browser, server: &Server<'_>, toy: &Toy) {
     browser.open(&server.page("/experiments/1"));
     browser.click("#verb-promote");
     browser.click("#sure-yes");
     browser.wait("document.querySelector('.tag.promoted')");
-    assert_ne!(knob(), FIRST);
+    assert_ne!(toy.knob(), FIRST);
     browser.click("#verb-rollback");
     browser.click("#sure-yes");
     browser.wait("!document.querySelector('.tag.promoted')");
-    assert_eq!(knob(), FIRST);
+    assert_eq!(toy.knob(), FIRST);
     browser.open(&server.page("/host"));
     browser.wait(&says("no change waits to be restored"));
-    browser.open(&base);
-    browser.wait(&says("pool and codec"));
-    assert_eq!(browser.errors(), Vec::<String>::new());
+}
 
-    // On a telephone, in the dark: nothing is wider than the screen but what scrolls by itself.
+/// On a telephone, in the dark: nothing is wider than the screen but what scrolls by itself, and
+/// everything has a name.
+fn fits_a_telephone(server: &Server<'_>) {
     let small = Browser::start(360, true).unwrap();
     small.open(&server.sign_in("read_token"));
     for path in [
@@ -153,6 +151,32 @@ fn a_person_clicks_through_all_of_it() {
     );
     small.wait("document.querySelectorAll('#scatters canvas').length === 3");
     assert_eq!(small.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_person_clicks_through_all_of_it() {
+    let toy = toy();
+    let Some(browser) = Browser::start(1200, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    browser.open(&server.sign_in("write_token"));
+    browser.wait(&says("There is none yet"));
+    assert_eq!(
+        browser.run("return location.search"),
+        "",
+        "the token has left the address"
+    );
+    creates(&browser, &server, &toy);
+    kills_one(&browser, &toy);
+    pauses_and_resumes(&browser, &toy);
+    watches_to_the_end(&browser, &server);
+    verifies(&browser, &server);
+    promotes_and_rolls_back(&browser, &server, &toy);
+    browser.open(&server.page("/"));
+    browser.wait(&says("pool and codec"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+    fits_a_telephone(&server);
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! The charts in a headless Chromium: what they draw of what was measured, in which colours, and
 //! what a mouse does to them.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::browser_pages::{axe, is_whole, measured, toy};
 use crate::continuous;
+use crate::eventually::eventually;
 use crate::serve::Server;
 use crate::toy::skip;
 use crate::webdriver::Browser;
@@ -19,16 +18,10 @@ pub(crate) fn drawn(browser: &Browser, call: &str) -> Value {
 /// Waits until there are more than so many pixels of a colour of the style sheet: a canvas is drawn
 /// some time after its page is there.
 fn wait_for_pixels(browser: &Browser, selector: &str, colour: &str, more_than: u64) {
-    let begun = Instant::now();
     let pixels = || drawn(browser, &format!("pixels('{selector}', '{colour}')"));
-    while pixels().as_u64().unwrap() <= more_than {
-        assert!(
-            begun.elapsed().as_secs() < 30,
-            "no {colour} in {selector}: {:?}",
-            browser.errors()
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let is_drawn = || pixels().as_u64().unwrap() > more_than;
+    let missing = || format!("no {colour} in {selector}: {:?}", browser.errors());
+    eventually(30, is_drawn, missing);
 }
 
 /// How much of a line through a chart, at a value of its scale `x` or `y`, has a colour.
@@ -51,21 +44,10 @@ fn changes(server: &Server<'_>, id: i64) -> Vec<(u64, f64)> {
         .collect()
 }
 
-#[test]
-fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
-    let mut toy = toy();
-    toy.spec["verification"]["top"] = json!(2);
-    let Some(mut browser) = Browser::start(1400, false) else {
-        return skip(&"chromedriver is not installed");
-    };
-    let server = measured(&toy);
-    let evaluations = server.get("/experiments/1/evaluations?outcome=crashed");
-    assert!(
-        !evaluations.as_array().unwrap().is_empty(),
-        "nothing crashed"
-    );
+/// The best so far of an experiment, halfway between one evaluation and the next.
+fn steps_of(server: &Server<'_>, id: i64) -> Vec<(f64, f64)> {
     let mut best = f64::INFINITY;
-    let steps = changes(&server, 1).into_iter().map(|(number, change)| {
+    let steps = changes(server, id).into_iter().map(|(number, change)| {
         best = best.min(change);
         // Halfway to the next evaluation a step has its height still.
         (number as f64 + 0.5, best)
@@ -74,38 +56,39 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
     // Behind the last one the chart ends.
     steps.pop();
     assert!(steps[0].1 > best, "no step: {steps:?}");
-    browser.open(&server.sign_in("read_token"));
-    for (width, is_dark) in [(1400, false), (360, true)] {
-        browser.look(width, is_dark);
-        browser.open(&server.page("/experiments/1"));
-        browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
-        let shares = "return [...document.querySelectorAll('#importance tbody td:nth-child(2)')]\
-            .reduce((sum, it) => sum + parseInt(it.textContent), 0)";
-        assert_eq!(browser.run(shares), 100);
-        browser.wait("document.getElementById('map-caption').textContent.includes('Hatched')");
-        browser
-            .wait("document.querySelector('.legend')?.textContent.includes('crashed: no value')");
-        for (chart, colour, more_than) in [
-            ("#plot-convergence canvas", "--bad", 20),
-            ("#scatter-x canvas", "--bad", 20),
-            ("#parallel", "--accent", 20),
-            ("#map", "--ink", 100),
-        ] {
-            wait_for_pixels(&browser, chart, colour, more_than);
-        }
-        // The best of the map lies where nothing crashed.
-        let selects = "[document.getElementById('map-x').value, document.getElementById('map-y').value].includes('x')";
-        browser.wait(selects);
-        let call = format!("missing('plot-convergence', {}, '--accent')", json!(steps));
-        assert_eq!(drawn(&browser, &call), json!([]), "the best so far");
-        // The control is a dashed line, at 0.
-        let control = covered(&browser, "plot-convergence", "y", 0.0, "--quiet");
-        assert!((0.4..0.9).contains(&control), "{control}");
-    }
-    browser.look(1400, false);
-    browser.open(&server.page("/experiments/1"));
+    steps
+}
+
+/// The charts of an experiment's page.
+fn charts_of_experiment(browser: &Browser, steps: &[(f64, f64)]) {
+    browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
+    let shares = "return [...document.querySelectorAll('#importance tbody td:nth-child(2)')]\
+        .reduce((sum, it) => sum + parseInt(it.textContent), 0)";
+    assert_eq!(browser.run(shares), 100);
     browser.wait("document.getElementById('map-caption').textContent.includes('Hatched')");
-    let count = drawn(&browser, "hatched()");
+    browser.wait("document.querySelector('.legend')?.textContent.includes('crashed: no value')");
+    for (chart, colour, more_than) in [
+        ("#plot-convergence canvas", "--bad", 20),
+        ("#scatter-x canvas", "--bad", 20),
+        ("#parallel", "--accent", 20),
+        ("#map", "--ink", 100),
+    ] {
+        wait_for_pixels(browser, chart, colour, more_than);
+    }
+    // The best of the map lies where nothing crashed.
+    let selects = "[document.getElementById('map-x').value, document.getElementById('map-y').value].includes('x')";
+    browser.wait(selects);
+    let call = format!("missing('plot-convergence', {}, '--accent')", json!(steps));
+    assert_eq!(drawn(browser, &call), json!([]), "the best so far");
+    // The control is a dashed line, at 0.
+    let control = covered(browser, "plot-convergence", "y", 0.0, "--quiet");
+    assert!((0.4..0.9).contains(&control), "{control}");
+}
+
+/// What is probably infeasible is hatched, and nothing else.
+fn map_is_hatched(browser: &Browser) {
+    browser.wait("document.getElementById('map-caption').textContent.includes('Hatched')");
+    let count = drawn(browser, "hatched()");
     let of = |what: &str, how: &str| count[what][how].as_f64().unwrap();
     assert!(
         of("infeasible", "lined") > 9.0 * of("infeasible", "plain"),
@@ -115,19 +98,23 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
         of("feasible", "plain") > 9.0 * of("feasible", "lined"),
         "{count}"
     );
+}
+
+/// The charts of the verification, of an evaluation and of a comparison.
+fn charts_of_other_pages(browser: &Browser, server: &Server<'_>) {
     // Each candidate has a colour of its own, and neither has the control's.
     browser.open(&server.page("/experiments/1/verification"));
     for colour in ["--line-1", "--line-2"] {
-        wait_for_pixels(&browser, "#plot-integrals canvas", colour, 100);
+        wait_for_pixels(browser, "#plot-integrals canvas", colour, 100);
     }
-    let number = changes(&server, 1)[0].0;
+    let number = changes(server, 1)[0].0;
     browser.open(&server.page(&format!("/experiments/1/evaluations/{number}")));
     for colour in ["--accent", "--quiet"] {
-        wait_for_pixels(&browser, "#plot-blocks canvas", colour, 50);
+        wait_for_pixels(browser, "#plot-blocks canvas", colour, 50);
     }
     browser.open(&server.page("/compare?id=1&id=2"));
     for colour in ["--line-1", "--line-2"] {
-        wait_for_pixels(&browser, "#plot-compare canvas", colour, 100);
+        wait_for_pixels(browser, "#plot-compare canvas", colour, 100);
     }
     // A legend has names alone until the cursor is over the chart.
     let legend = browser.run("return document.querySelector('#plot-compare .u-legend').innerText");
@@ -137,6 +124,10 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
         form.as_str().unwrap().contains("done, created 20"),
         "{form}"
     );
+}
+
+/// The scales, ends and parts that the scripts compute.
+fn scripts_compute(browser: &Browser) {
     // The colours of a map end where the measured values end, however far the model goes.
     browser.run(
         "const unit = { control: 0, sign: 1 }; import('/assets/map.js').then(it => { window.scales = [\
@@ -151,9 +142,6 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
             { "low": -0.3, "high": 0.1, "middle": 0, "far": 0.3, "isExceeded": false },
         ])
     );
-    // A list stands in the specification's order, which is not that of the alphabet.
-    let points = server.get("/experiments/1/points");
-    assert_eq!(points["values"]["codec"], json!(["zstd", "none", "lz4"]));
     // An outlier does not flatten the rest, and what must be seen is seen. Round numbers stand
     // beside a map, with room between them.
     browser.run(
@@ -176,6 +164,36 @@ fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
         browser.run("return window.parts"),
         json!([[1, 2, 2, 3], [7, null, 8, 9]])
     );
+}
+
+#[test]
+fn charts_show_what_was_measured_and_what_is_probably_infeasible() {
+    let mut toy = toy();
+    toy.spec["verification"]["top"] = json!(2);
+    let Some(mut browser) = Browser::start(1400, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = measured(&toy);
+    let evaluations = server.get("/experiments/1/evaluations?outcome=crashed");
+    assert!(
+        !evaluations.as_array().unwrap().is_empty(),
+        "nothing crashed"
+    );
+    let steps = steps_of(&server, 1);
+    browser.open(&server.sign_in("read_token"));
+    for (width, is_dark) in [(1400, false), (360, true)] {
+        browser.look(width, is_dark);
+        browser.open(&server.page("/experiments/1"));
+        charts_of_experiment(&browser, &steps);
+    }
+    browser.look(1400, false);
+    browser.open(&server.page("/experiments/1"));
+    map_is_hatched(&browser);
+    charts_of_other_pages(&browser, &server);
+    scripts_compute(&browser);
+    // A list stands in the specification's order, which is not that of the alphabet.
+    let points = server.get("/experiments/1/points");
+    assert_eq!(points["values"]["codec"], json!(["zstd", "none", "lz4"]));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

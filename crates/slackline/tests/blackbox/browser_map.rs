@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::browser_charts::drawn;
 use crate::browser_pages::{measured, toy};
+use crate::eventually::{eventually, found_within};
 use crate::serve::Server;
 use crate::toy::skip;
 use crate::webdriver::Browser;
@@ -44,18 +45,16 @@ fn choose(browser: &Browser, [across, up]: [&str; 2]) -> Vec<Tip> {
          it.dispatchEvent(new Event('change')); }}",
         json!([["map-x", across], ["map-y", up]])
     ));
-    let begun = Instant::now();
-    loop {
+    found_within(60, || {
         let tips = tips(browser);
         let is_it = |it: &Tip| {
             it.text.starts_with(&format!("{across} ")) && it.text.contains(&format!(", {up} "))
         };
-        if tips.iter().any(is_it) {
-            return tips;
+        match tips.iter().any(is_it) {
+            true => Ok(tips),
+            false => Err(format!("{:?}", browser.errors())),
         }
-        assert!(begun.elapsed().as_secs() < 60, "{:?}", browser.errors());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    })
 }
 
 /// The cells that tips show of the model over two parameters: column, row, place.
@@ -214,11 +213,8 @@ fn the_map_follows_a_running_experiment_and_is_never_empty() {
     let server = Server::start(&toy);
     let id = server.create();
     let path = format!("/experiments/{id}");
-    let begun = Instant::now();
-    while server.get(&path)["evaluations"].as_u64() < Some(4) {
-        assert!(begun.elapsed().as_secs() < 60, "too few evaluations");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let are_enough = || server.get(&path)["evaluations"].as_u64() >= Some(4);
+    eventually(60, are_enough, || "too few evaluations");
     browser.open(&server.sign_in("read_token"));
     browser.open(&server.page(&path));
     browser.wait("document.getElementById('map-caption').textContent.includes('Dots')");

@@ -56,6 +56,34 @@ fn usage_errors_end_with_2() {
         assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.stdout);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");
     }
+    let mut messages = String::new();
+    for arguments in [
+        "tun",
+        "tune",
+        "tune x --seed many",
+        "check",
+        "check /no/such.toml",
+        "apply /no/such.json",
+        "parse wkr",
+        "promotions undo x",
+        "experiments show x",
+        "serve --rate x",
+        "throttle watch",
+        "throttle advise",
+        "throttle loadtest",
+        "relayout start",
+        "isolate run /no/such.toml",
+        "load",
+        "ask-tell /no/such.toml",
+        "serve-cache --memory much",
+        "serve-block run /no/such.toml",
+        "completions tcsh",
+    ] {
+        let words: Vec<&str> = arguments.split(' ').collect();
+        let ended = Ended::of(toy.slackline(&words)).with_code(2);
+        messages.push_str(&format!("$ slackline {arguments}\n{}\n", ended.stderr));
+    }
+    insta::assert_snapshot!("usage", messages);
     // Without a configuration that of the systemd unit is meant.
     let tenant = ["--p95-us", "500", "--iops", "20000", "--read", "0.9"];
     for command in [&["status"][..], &[&["admit"][..], &tenant].concat()] {

@@ -136,6 +136,67 @@ impl Drop for Server {
     }
 }
 
+/// The steps of the guest that succeed, with parts of what each prints.
+const STEPS: &[(&str, &[&str])] = &[
+    (
+        "discover",
+        &["trtype:  tcp", NQN, "subtype: nvme subsystem"],
+    ),
+    ("connect", &[]),
+    ("list", &["/dev/nvme0n1", "Slackline serve-block"]),
+    (
+        "id_ctrl",
+        &["subnqn    : nqn.2026-11.example:guest", "mdts      : 8"],
+    ),
+    ("id_ns", &["nsze    : 0x20000"]),
+    ("sizes", &["131072\n512\nwrite back\n1\nuuid."]),
+    ("smart", &["available_spare				: 100%"]),
+    (
+        "features",
+        &["Number of IO Submission Queues Allocated (NSQA): 64"],
+    ),
+    ("errors", &[]),
+    ("firmware", &["afi  : 0x1"]),
+    ("effects", &[]),
+    ("flush", &["NVMe Flush: success"]),
+    ("verify", &["4096 KiB are the same"]),
+    ("verify_long", &["4096 KiB are the same"]),
+    ("fio", &["fio verified what it wrote"]),
+    ("zeroes", &["0"]),
+    ("discard", &[]),
+    ("file_system", &["the file is the same"]),
+    ("database", &["PostgreSQL answers"]),
+    (
+        "outlive",
+        &[
+            "connection lost\nstate live\nfio goes on\ncommits go on",
+            "fio verified what it wrote",
+            "\nwrites go on",
+        ],
+    ),
+    (
+        "database_crash",
+        &["PostgreSQL answers\nall committed rows are there"],
+    ),
+    ("reload", &["/dev/nvme0n4"]),
+    ("disconnect", &["disconnected 1 controller(s)"]),
+    ("connect_digests", &[]),
+    ("verify_digests", &["1024 KiB are the same"]),
+    ("disconnect_digests", &["disconnected 1 controller(s)"]),
+    ("gone", &[]),
+    ("nbd_connect", &[]),
+    ("nbd_sizes", &["131072\nwrite back\n1\n0\n"]),
+    ("nbd_verify", &["4096 KiB are the same"]),
+    ("nbd_verify_long", &["4096 KiB are the same"]),
+    ("nbd_fio", &["fio verified what it wrote"]),
+    ("nbd_file_system", &["the file is the same"]),
+    ("nbd_discard", &["0"]),
+    ("nbd_disconnect", &[]),
+    ("nbd_connect_read_only", &[]),
+    ("nbd_read_only", &["1\n"]),
+    ("nbd_disconnect_read_only", &[]),
+];
+
 #[test]
 fn linux_connects_works_outlives_a_restart_and_leaves() {
     let Some(machine) = Machine::new(INIT) else {
@@ -185,67 +246,9 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         }
     }
     let steps = guest.finish(TIMEOUT);
-    for (step, expected) in [
-        (
-            "discover",
-            &["trtype:  tcp", NQN, "subtype: nvme subsystem"][..],
-        ),
-        ("connect", &[]),
-        ("list", &["/dev/nvme0n1", "Slackline serve-block"]),
-        (
-            "id_ctrl",
-            &["subnqn    : nqn.2026-11.example:guest", "mdts      : 8"],
-        ),
-        ("id_ns", &["nsze    : 0x20000"]),
-        ("sizes", &["131072\n512\nwrite back\n1\nuuid."]),
-        ("smart", &["available_spare				: 100%"]),
-        (
-            "features",
-            &["Number of IO Submission Queues Allocated (NSQA): 64"],
-        ),
-        ("errors", &[]),
-        ("firmware", &["afi  : 0x1"]),
-        ("effects", &[]),
-        ("flush", &["NVMe Flush: success"]),
-        ("verify", &["4096 KiB are the same"]),
-        ("verify_long", &["4096 KiB are the same"]),
-        ("fio", &["fio verified what it wrote"]),
-        ("zeroes", &["0"]),
-        ("discard", &[]),
-        ("file_system", &["the file is the same"]),
-        ("database", &["PostgreSQL answers"]),
-        (
-            "outlive",
-            &[
-                "connection lost\nstate live\nfio goes on\ncommits go on",
-                "fio verified what it wrote",
-                "\nwrites go on",
-            ],
-        ),
-        (
-            "database_crash",
-            &["PostgreSQL answers\nall committed rows are there"],
-        ),
-        ("reload", &["/dev/nvme0n4"]),
-        ("disconnect", &["disconnected 1 controller(s)"]),
-        ("connect_digests", &[]),
-        ("verify_digests", &["1024 KiB are the same"]),
-        ("disconnect_digests", &["disconnected 1 controller(s)"]),
-        ("gone", &[]),
-        ("nbd_connect", &[]),
-        ("nbd_sizes", &["131072\nwrite back\n1\n0\n"]),
-        ("nbd_verify", &["4096 KiB are the same"]),
-        ("nbd_verify_long", &["4096 KiB are the same"]),
-        ("nbd_fio", &["fio verified what it wrote"]),
-        ("nbd_file_system", &["the file is the same"]),
-        ("nbd_discard", &["0"]),
-        ("nbd_disconnect", &[]),
-        ("nbd_connect_read_only", &[]),
-        ("nbd_read_only", &["1\n"]),
-        ("nbd_disconnect_read_only", &[]),
-    ] {
+    for (step, expected) in STEPS {
         let output = steps.with_code(step, 0);
-        for part in expected {
+        for part in *expected {
             assert!(output.contains(part), "{step}: {output}\n{}", steps.console);
         }
     }

@@ -21,6 +21,7 @@ mod cluster;
 mod command_line;
 mod continuous;
 mod database;
+mod described;
 #[path = "../../../host/tests/support/eventually.rs"]
 mod eventually;
 mod faults;
@@ -38,6 +39,7 @@ mod many;
 mod notify;
 #[path = "../../../block-server/tests/support/openssl.rs"]
 mod openssl;
+mod page_words;
 mod pictures;
 mod promises;
 mod promotions;

@@ -148,11 +148,13 @@ fn the_stream_of_events_says_what_changed() {
     );
     assert_eq!(header(&events, "content-type"), "text/event-stream");
     let mut lines = BufReader::new(events.into_body().into_reader()).lines();
-    let mut next = || {
+    let mut next = || -> Value {
         let mut lines = lines.by_ref().map(Result::unwrap);
         assert!(lines.any(|line| line == "event: changed"));
         let data = lines.next().unwrap();
-        serde_json::from_str::<Value>(data.trim_start_matches("data: ")).unwrap()
+        let data = serde_json::from_str(data.trim_start_matches("data: ")).unwrap();
+        crate::described::check_changed(&data);
+        data
     };
     let first = next();
     for key in ["revision", "progress", "trouble"] {

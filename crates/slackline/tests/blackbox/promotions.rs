@@ -54,22 +54,37 @@ fn a_tune_names_what_it_measures_of_an_earlier_promotion() {
     check().saying(&["promotion 1 (", &way]);
 }
 
+/// What `slackline promotions ls` prints.
+fn ls(toy: &Toy, arguments: &[&str]) -> String {
+    let ended = Ended::of(toy.slackline(&[&["promotions", "ls"], arguments].concat()));
+    ended.with_code(0).stdout
+}
+
+/// A page as a browser with a token of this role gets it.
+fn page(server: &Server<'_>, role: &str, path: &str) -> String {
+    let cookie = crate::api::session(server, role);
+    let page = ureq::get(server.page(path))
+        .header("cookie", &cookie)
+        .call();
+    page.unwrap().body_mut().read_to_string().unwrap()
+}
+
+/// What `GET /promotions` answers to a token of this role.
+fn promotions(server: &Server<'_>, role: &str) -> Value {
+    let token = format!("Bearer {}", server.token(role));
+    let headers = [("authorization", token.as_str())];
+    let answer = crate::api::answer("GET", &server.url("/promotions"), &headers, "");
+    answer.into_body().read_json().unwrap()
+}
+
 #[test]
-fn commands_and_server_show_each_other_s_promotions() {
+fn commands_show_what_a_server_has_promoted() {
     let toy = Toy::new();
     let server = Server::start(&toy);
     let id = server.create();
     server.wait_for(id, &["done"]);
-    let ls = |arguments: &[&str]| {
-        let ended = Ended::of(toy.slackline(&[&["promotions", "ls"], arguments].concat()));
-        ended.with_code(0).stdout
-    };
-    assert_eq!(ls(&[]), "");
-    let cookie = crate::api::session(&server, "write_token");
-    let of_one = ureq::get(server.page("/experiments/1"))
-        .header("cookie", &cookie)
-        .call();
-    let of_one = of_one.unwrap().body_mut().read_to_string().unwrap();
+    assert_eq!(ls(&toy, &[]), "");
+    let of_one = page(&server, "write_token", "/experiments/1");
     let asks = "Put the winner of experiment 1 (toy) in force on this host? It sets ";
     assert!(of_one.contains(asks), "{of_one}");
     assert!(
@@ -77,37 +92,23 @@ fn commands_and_server_show_each_other_s_promotions() {
         "{of_one}"
     );
     server.does(&["promote", "1"]).with_code(0);
-    let listed = ls(&[]);
+    let listed = ls(&toy, &[]);
     assert!(listed.contains("experiment 1 (toy)"), "{listed}");
     assert!(
         listed.contains("`slackline experiments rollback 1`"),
         "{listed}"
     );
-    let listed: Value = serde_json::from_str(&ls(&["--json"])).unwrap();
+    let listed: Value = serde_json::from_str(&ls(&toy, &["--json"])).unwrap();
     assert_eq!(
         (&listed[0]["by"], &listed[0]["id"]),
         (&json!("serve"), &json!(1)),
         "{listed}"
     );
-    let write = format!("Bearer {}", server.token("write_token"));
-    let in_force = crate::api::answer(
-        "GET",
-        &server.url("/promotions"),
-        &[("authorization", &write)],
-        "",
-    );
-    let in_force: Value = in_force.into_body().read_json().unwrap();
+    let in_force = promotions(&server, "write_token");
     let one = &in_force["experiments"][0];
     assert_eq!((&one["id"], &one["by"]), (&json!(1), &json!("owner")));
     // Who may only look does not see who promoted, neither here nor on the page.
-    let read = format!("Bearer {}", server.token("read_token"));
-    let seen = crate::api::answer(
-        "GET",
-        &server.url("/promotions"),
-        &[("authorization", &read)],
-        "",
-    );
-    let seen: Value = seen.into_body().read_json().unwrap();
+    let seen = promotions(&server, "read_token");
     assert_eq!(seen["experiments"][0]["by"], Value::Null, "{seen}");
     assert_eq!(
         seen["experiments"][0]["configuration"], one["configuration"],
@@ -118,14 +119,7 @@ fn commands_and_server_show_each_other_s_promotions() {
         .map(|(name, it)| format!("{name} = {it}"))
         .collect();
     assert!(!settings.is_empty(), "{in_force}");
-    let page = |path: &str| {
-        let cookie = crate::api::session(&server, "write_token");
-        let page = ureq::get(server.page(path))
-            .header("cookie", &cookie)
-            .call();
-        page.unwrap().body_mut().read_to_string().unwrap()
-    };
-    let shown = page("/promotions");
+    let shown = page(&server, "write_token", "/promotions");
     for part in [
         settings.join(", ").as_str(),
         "experiment 1",
@@ -135,9 +129,14 @@ fn commands_and_server_show_each_other_s_promotions() {
     }
     assert_eq!(in_force["commands"], json!([]));
     server.does(&["rollback", "1"]).with_code(0);
-    assert_eq!(ls(&[]), "");
+    assert_eq!(ls(&toy, &[]), "");
+}
 
-    // The same winner by a command: the server says where the way back is.
+#[test]
+fn a_server_shows_what_a_command_has_promoted() {
+    let toy = Toy::new();
+    let server = Server::start(&toy);
+    server.improved();
     let report = toy.path("report.json");
     let export = server.does(&["export", "1"]).with_code(0).stdout;
     std::fs::write(&report, export).unwrap();
@@ -148,11 +147,7 @@ fn commands_and_server_show_each_other_s_promotions() {
     assert_eq!(in_force["experiments"], json!([]));
     let listed = server.does(&["ls"]).with_code(0).stdout;
     assert!(listed.contains("Promotion 1 (toy)"), "{listed}");
-    let cookie = crate::api::session(&server, "read_token");
-    let page = ureq::get(server.page("/promotions"))
-        .header("cookie", &cookie)
-        .call();
-    let page = page.unwrap().body_mut().read_to_string().unwrap();
+    let page = page(&server, "read_token", "/promotions");
     // What is copied reaches this server from any shell.
     let command = format!(
         "slackline --state-dir {} promotions undo 1",

@@ -533,8 +533,12 @@ pub(crate) fn ask(
     let token = format!("Bearer {}", server.token("write_token"));
     let headers = [("authorization", token.as_str())];
     let mut answer = crate::api::answer(method, &server.url(path), &headers, body);
+    let status = answer.status().as_u16();
     let said = answer.body_mut().read_json().unwrap_or_default();
-    (answer.status().as_u16(), said)
+    if status != 204 {
+        crate::described::check(method, path, status, &said);
+    }
+    (status, said)
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use crate::continuous::{attached_once, read};
+use crate::described;
 use crate::eventually::{eventually, found_within};
 use crate::promises::slow_toy;
 use crate::toy::{Ended, FIRST, Toy, kill, through};
@@ -123,7 +124,9 @@ impl<'a> Server<'a> {
     fn try_get(&self, path: &str) -> Option<Value> {
         let token = self.token("read_token");
         let answer = ureq::get(self.url(path)).header("authorization", format!("Bearer {token}"));
-        answer.call().ok()?.body_mut().read_json().ok()
+        let answer = answer.call().ok()?.body_mut().read_json().ok()?;
+        described::check("GET", path, 200, &answer);
+        Some(answer)
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {

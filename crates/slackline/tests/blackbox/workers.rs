@@ -73,26 +73,134 @@ struct Plan {
     faults: &'static [(Fault, u32)],
 }
 
-/// Runs experiments while parts are killed and cut off, and checks what is left. What happened, for
-/// the record.
-fn stress(plan: &Plan) -> Option<String> {
-    let mut rng = ChaCha8Rng::seed_from_u64(11);
-    let mut cluster = Cluster::start(plan.workers, plan.lease_s)?;
-    let began = Instant::now();
-    let mut made = 0;
-    let mut happened: BTreeMap<Fault, usize> = BTreeMap::new();
-    let mut away: Vec<Away> = Vec::new();
-    let mut next_fault = began + Duration::from_secs(1);
-    let mut order: Vec<Fault> = plan.faults.iter().map(|(fault, _)| *fault).collect();
-    loop {
+/// Faults that come at random times, and the parts that are away because of them.
+struct Faults<'a> {
+    plan: &'a Plan,
+    rng: ChaCha8Rng,
+    /// Each kind once, then at random.
+    order: Vec<Fault>,
+    next: Instant,
+    away: Vec<Away>,
+    happened: BTreeMap<Fault, usize>,
+}
+
+impl<'a> Faults<'a> {
+    fn new(plan: &'a Plan, began: Instant) -> Self {
+        Self {
+            plan,
+            rng: ChaCha8Rng::seed_from_u64(11),
+            order: plan.faults.iter().map(|(fault, _)| *fault).collect(),
+            next: began + Duration::from_secs(1),
+            away: Vec::new(),
+            happened: BTreeMap::new(),
+        }
+    }
+
+    /// Brings back the parts whose time is over, or all.
+    fn bring_back(&mut self, cluster: &mut Cluster, all: bool) {
         let now = Instant::now();
-        let is_over = now - began > plan.time;
-        let (back, still): (Vec<Away>, Vec<Away>) =
-            away.into_iter().partition(|it| it.until <= now || is_over);
-        away = still;
+        let (back, still): (Vec<Away>, Vec<Away>) = std::mem::take(&mut self.away)
+            .into_iter()
+            .partition(|it| it.until <= now || all);
+        self.away = still;
         for it in back {
             cluster.bring_back(it.part);
         }
+    }
+
+    /// Takes a part away, if it is time and the part is there.
+    fn strike(&mut self, cluster: &mut Cluster) {
+        let (now, plan, rng) = (Instant::now(), self.plan, &mut self.rng);
+        if now < self.next {
+            return;
+        }
+        let pause = rng.random_range(plan.pause_s.0..plan.pause_s.1);
+        self.next = now + Duration::from_secs_f64(pause);
+        let fault = match self.order.is_empty() {
+            false => self.order.remove(0),
+            true => plan.faults.choose_weighted(rng, |it| it.1).unwrap().0,
+        };
+        let part = match fault {
+            Fault::KillWorker => Part::Worker(rng.random_range(0..plan.workers)),
+            Fault::CutOff => Part::Link(rng.random_range(0..plan.workers)),
+            Fault::KillCoordinator => Part::Coordinator,
+            Fault::KillNats => Part::Nats,
+            Fault::RestartPostgres => Part::Postgres,
+        };
+        if !cluster.is_there(part) {
+            return;
+        }
+        let count = self.happened.entry(fault).or_default();
+        *count += 1;
+        cluster.take_away(part);
+        let away_s = match (fault, *count) {
+            (Fault::KillNats, 1) => plan.first_nats_away_s,
+            _ => rng.random_range(plan.away_s.0..plan.away_s.1),
+        };
+        let until = now + Duration::from_secs_f64(away_s);
+        self.away.push(Away { part, until });
+    }
+}
+
+/// Every evaluation of an experiment ended once, with what its configuration says. How many each
+/// host measured is added to `by_host`.
+fn check_report(plan: &Plan, report: &Value, by_host: &mut BTreeMap<String, usize>) {
+    let measured = report["evaluations"].as_array().unwrap();
+    let numbers: Vec<u64> = measured
+        .iter()
+        .map(|it| it["number"].as_u64().unwrap())
+        .collect();
+    let budget = plan.evaluations as u64;
+    assert_eq!(
+        numbers,
+        (1..=budget).collect::<Vec<_>>(),
+        "each once, none lost"
+    );
+    for it in measured {
+        assert_eq!(it["outcome"], "completed", "{it}");
+        assert_eq!(
+            it["blocks"].as_array().unwrap().len(),
+            3,
+            "of one attempt: {it}"
+        );
+        // The knob was what the configuration says, on both sides, in that host's own namespace.
+        let fin = it["configuration"]["fin"].as_i64().unwrap();
+        for block in it["blocks"].as_array().unwrap() {
+            for (side, value) in [("control", 60), ("experiment", fin)] {
+                let us = block[side]["latency_p99_us"].as_f64().unwrap();
+                let least = ((value - 40).pow(2) + 5000) as f64;
+                assert!(
+                    (least..least + 256.0).contains(&us),
+                    "{side} at {value}: {it}"
+                );
+            }
+        }
+        let host = it["host"].as_str().unwrap().to_owned();
+        *by_host.entry(host).or_default() += 1;
+    }
+    // A search of so few may find nothing better than the control.
+    let is_control = report["recommended"]["configuration"] == report["control"];
+    let verified = report["verification"].as_array().unwrap();
+    assert_eq!(verified.is_empty(), is_control, "{report}");
+    for arm in verified {
+        assert_eq!(
+            (&arm["runs"], &arm["blocks"]),
+            (&json!(3), &json!(9)),
+            "{arm}"
+        );
+    }
+}
+
+/// Runs experiments while parts are killed and cut off, and checks what is left. What happened, for
+/// the record.
+fn stress(plan: &Plan) -> Option<String> {
+    let mut cluster = Cluster::start(plan.workers, plan.lease_s)?;
+    let began = Instant::now();
+    let mut faults = Faults::new(plan, began);
+    let mut made = 0;
+    loop {
+        let is_over = began.elapsed() > plan.time;
+        faults.bring_back(&mut cluster, is_over);
         if is_over {
             break;
         }
@@ -102,47 +210,16 @@ fn stress(plan: &Plan) -> Option<String> {
             if unfinished.is_some_and(|count| count < plan.experiments) {
                 made += 1;
                 let name = format!("stress {made}");
-                let spec = spec(
-                    &name,
-                    plan.evaluations,
-                    plan.workers.div_ceil(2),
-                    plan.measure_s,
-                );
+                let at_once = plan.workers.div_ceil(2);
+                let spec = spec(&name, plan.evaluations, at_once, plan.measure_s);
                 cluster.create(&spec);
             }
         }
-        if now >= next_fault {
-            let pause = rng.random_range(plan.pause_s.0..plan.pause_s.1);
-            next_fault = now + Duration::from_secs_f64(pause);
-            // Each kind once, then at random.
-            let fault = match order.is_empty() {
-                false => order.remove(0),
-                true => plan.faults.choose_weighted(&mut rng, |it| it.1).unwrap().0,
-            };
-            let part = match fault {
-                Fault::KillWorker => Part::Worker(rng.random_range(0..plan.workers)),
-                Fault::CutOff => Part::Link(rng.random_range(0..plan.workers)),
-                Fault::KillCoordinator => Part::Coordinator,
-                Fault::KillNats => Part::Nats,
-                Fault::RestartPostgres => Part::Postgres,
-            };
-            if cluster.is_there(part) {
-                let count = happened.entry(fault).or_default();
-                *count += 1;
-                cluster.take_away(part);
-                let away_s = match (fault, *count) {
-                    (Fault::KillNats, 1) => plan.first_nats_away_s,
-                    _ => rng.random_range(plan.away_s.0..plan.away_s.1),
-                };
-                let until = now + Duration::from_secs_f64(away_s);
-                away.push(Away { part, until });
-            }
-        }
+        faults.strike(&mut cluster);
         std::thread::sleep(Duration::from_millis(100));
     }
     let faults_ended = began.elapsed();
     cluster.wait_until_all_rest(Duration::from_secs(300));
-    let mut evaluations = 0;
     let mut by_host: BTreeMap<String, usize> = BTreeMap::new();
     let all = cluster.get("/experiments");
     let all = all.as_array().unwrap();
@@ -150,66 +227,22 @@ fn stress(plan: &Plan) -> Option<String> {
     for shown in all {
         assert_eq!(shown["state"], "done", "{shown}");
         let report = cluster.export(shown["id"].as_i64().unwrap());
-        let measured = report["evaluations"].as_array().unwrap();
-        let numbers: Vec<u64> = measured
-            .iter()
-            .map(|it| it["number"].as_u64().unwrap())
-            .collect();
-        let budget = plan.evaluations as u64;
-        assert_eq!(
-            numbers,
-            (1..=budget).collect::<Vec<_>>(),
-            "each once, none lost"
-        );
-        for it in measured {
-            assert_eq!(it["outcome"], "completed", "{it}");
-            assert_eq!(
-                it["blocks"].as_array().unwrap().len(),
-                3,
-                "of one attempt: {it}"
-            );
-            // The knob was what the configuration says, on both sides, in that host's own
-            // namespace.
-            let fin = it["configuration"]["fin"].as_i64().unwrap();
-            for block in it["blocks"].as_array().unwrap() {
-                for (side, value) in [("control", 60), ("experiment", fin)] {
-                    let us = block[side]["latency_p99_us"].as_f64().unwrap();
-                    let least = ((value - 40).pow(2) + 5000) as f64;
-                    assert!(
-                        (least..least + 256.0).contains(&us),
-                        "{side} at {value}: {it}"
-                    );
-                }
-            }
-            *by_host
-                .entry(it["host"].as_str().unwrap().to_owned())
-                .or_default() += 1;
-            evaluations += 1;
-        }
-        // A search of so few may find nothing better than the control.
-        let is_control = report["recommended"]["configuration"] == report["control"];
-        let verified = report["verification"].as_array().unwrap();
-        assert_eq!(verified.is_empty(), is_control, "{report}");
-        for arm in verified {
-            assert_eq!(
-                (&arm["runs"], &arm["blocks"]),
-                (&json!(3), &json!(9)),
-                "{arm}"
-            );
-        }
+        check_report(plan, &report, &mut by_host);
     }
     let late = cluster.said("came too late");
     let undone = cluster.said("an earlier run was killed");
     cluster.end();
+    let happened = faults.happened;
     for (fault, _) in plan.faults {
         assert!(happened.contains_key(fault), "{fault:?} did not happen");
     }
     Some(format!(
-        "{} workers, {:.0} s of faults {happened:?}; {} experiments, {evaluations} evaluations, each ended once; \
+        "{} workers, {:.0} s of faults {happened:?}; {} experiments, {} evaluations, each ended once; \
          {late} late results refused, {undone} killed workers' hosts restored at their next start; by host {by_host:?}",
         plan.workers,
         faults_ended.as_secs_f64(),
         all.len(),
+        by_host.values().sum::<usize>(),
     ))
 }
 

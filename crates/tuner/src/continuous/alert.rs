@@ -2,20 +2,21 @@
 //! (prometheus.io/docs/prometheus/latest/querying/api).
 
 use http_client::{Answer, Data, Url};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::client::client;
 use crate::spec::AlertSpec;
 
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An answer to the alert query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Alert {
-    /// The query yields nothing.
+    /// No alert fires: the query yields nothing.
     Quiet,
-    /// It yields so many series.
+    /// An alert fires: the query yields this number of series.
     Firing(usize),
-    /// It was not answered, which counts as firing.
+    /// The query was not answered, for this reason. This counts as an alert that fires.
     Unreachable(String),
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Alert;
@@ -16,54 +17,58 @@ use crate::ledger::Drift;
 pub(super) const SEARCH_AGAIN_S: f64 = 86_400.0;
 
 /// All that a controller goes on from, beside the rounds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContinuousState {
-    /// What is in force instead of the control's configuration.
+    /// The promoted configuration, if one is in force instead of the control's.
     pub promoted: Option<Promoted>,
     /// Why a search is due.
     #[serde(rename = "due")]
     pub search_reason: Option<String>,
     /// The search that has begun.
     pub searching: Option<Searching>,
-    /// Verified, and to be promoted when that is allowed.
+    /// The verified configuration that will be promoted as soon as that is allowed.
     pub candidate: Option<VerifiedCandidate>,
-    /// Begun, and to be finished before anything else.
+    /// The promotion or rollback that has begun. It is finished before anything else.
     #[serde(rename = "acting")]
     pub pending_change: Option<Acting>,
-    /// What was refused is not tried again before.
+    /// A change that was refused is not tried again before this time, in UTC.
+    #[schemars(with = "String")]
     pub not_before: Timestamp,
-    /// When a search is due, as nothing is in force.
+    /// When a search is due although nothing has drifted, because nothing is in force. In UTC.
+    #[schemars(with = "Option<String>")]
     pub search_again: Option<Timestamp>,
-    /// How long after the next search that leaves nothing in force.
+    /// The time between a search that leaves nothing in force and the next search, in seconds.
     pub search_again_after_s: f64,
-    /// When the next round is due.
+    /// When the next round is due, in UTC.
+    #[schemars(with = "String")]
     pub next_round: Timestamp,
-    /// Rounds so far, the unmeasured ones included.
+    /// Rounds so far, including rounds that could not be measured.
     pub rounds: usize,
-    /// Rounds in a row that broke a constraint, or in which only what is promoted could not be
-    /// measured.
+    /// Rounds in a row that broke a constraint, or in which only the promoted configuration could
+    /// not be measured.
     pub breaks: usize,
-    /// Rounds in a row that could not be measured, for whatever reason.
+    /// Rounds in a row that could not be measured, for any reason.
     pub unmeasured: usize,
-    /// Rounds in a row after which not everything could be put back.
+    /// Rounds in a row after which not everything could be restored.
     #[serde(default)]
     pub unsettled: usize,
-    /// What of the promoted configuration somebody else has changed: until it is put right, nothing
-    /// is measured or promoted.
+    /// The part of the promoted configuration that somebody else has changed. Until it is put
+    /// right, nothing is measured or promoted.
     #[serde(default, rename = "strayed")]
     pub externally_modified: Option<String>,
-    /// Files that the last rollback had to leave as they were, in words.
+    /// Files that the last rollback could not restore, with the reasons.
     #[serde(default)]
     pub left: Vec<String>,
     /// Evaluations so far.
     pub evaluated: usize,
-    /// Each drift test counts rounds after this one.
+    /// For each drift test, the number of the last round that it does not count.
     pub since: BTreeMap<String, usize>,
-    /// What has drifted, and how far, oldest first.
+    /// The drifts so far, oldest first.
     pub drifts: Vec<Drift>,
-    /// The promotions of the last day that had one.
+    /// The times of the promotions of the last day that had one, in UTC.
+    #[schemars(with = "Vec<String>")]
     pub changes: Vec<Timestamp>,
-    /// The last answer of the alert query.
+    /// The last answer to the alert query.
     #[serde(rename = "asked")]
     pub alert_check: Option<AlertCheck>,
     /// Why a change waits.
@@ -71,14 +76,16 @@ pub struct ContinuousState {
     pub blocked_by: Option<String>,
     /// Alarms of drift tests so far.
     pub alarms: usize,
-    /// When the last of them was.
+    /// When the last alarm was, in UTC.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub last_alarm: Option<Timestamp>,
     /// Promotions so far.
     pub promotions: usize,
     /// Rollbacks so far.
     pub rollbacks: usize,
-    /// A rollback leads to a search, unless it was a search that led to it.
+    /// `true`: a search follows the next rollback. `false`: a search led to the rollback, so none
+    /// follows.
     pub is_search_wanted_after_rollback: bool,
 }
 
@@ -179,27 +186,29 @@ impl std::fmt::Display for ContinuousPhase {
 }
 
 /// A configuration in force.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Promoted {
-    /// It.
+    /// The configuration.
     pub configuration: Configuration,
-    /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
+    /// The logarithm of the verified ratio to the control. Below 0 is better, for any goal.
     pub gain: f64,
-    /// Since when.
+    /// When the configuration was promoted, in UTC.
+    #[schemars(with = "String")]
     pub since: Timestamp,
-    /// The host just after that.
+    /// The state of the host just after the promotion.
     #[serde(default)]
     pub host: Option<HostThen>,
 }
 
-/// What a host was like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The state of a host at some time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostThen {
-    /// The kernel's number of the boot.
+    /// The kernel's identifier of the boot.
     pub boot_id: String,
-    /// What each knob of the experiment read: the kernel may have rounded what was written.
+    /// The value that each knob of the experiment read. The kernel may have rounded the value that
+    /// was written.
     pub knobs: BTreeMap<String, String>,
-    /// What each templated file and each template held, as [`host::fingerprint`] says it.
+    /// The fingerprint of each templated file and of each template.
     pub files: BTreeMap<String, String>,
 }
 
@@ -244,53 +253,57 @@ impl HostThen {
 }
 
 /// A verified configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerifiedCandidate {
-    /// It.
+    /// The configuration.
     pub configuration: Configuration,
-    /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
+    /// The logarithm of the verified ratio to the control. Below 0 is better, for any goal.
     pub gain: f64,
 }
 
-/// A search under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A search that has begun.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Searching {
-    /// When it began.
+    /// When the search began, in UTC.
+    #[schemars(with = "String")]
     pub since: Timestamp,
-    /// Evaluations that there were before it.
+    /// Number of evaluations before the search.
     pub from: usize,
-    /// It has been begun in the store of evaluations as well.
+    /// `true`: the store of evaluations knows about the search, too.
     pub is_begun: bool,
 }
 
 /// A change of the service that has begun.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "PendingChange")]
 pub enum Acting {
-    /// To this configuration.
+    /// A promotion of this configuration.
     Promote(VerifiedCandidate),
-    /// To the control's, for this reason.
+    /// A rollback to the control's configuration, for this reason.
     RollBack(String),
 }
 
-/// An answer of the alert query.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// An answer to the alert query, with its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertCheck {
-    /// When.
+    /// When the query was answered, in UTC.
+    #[schemars(with = "String")]
     pub at: Timestamp,
-    /// What.
+    /// The answer.
     pub alert: Alert,
 }
 
-/// What has happened, in words.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// An entry of an experiment's history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
-    /// When.
+    /// When it happened, in UTC.
+    #[schemars(with = "String")]
     pub at: Timestamp,
     /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
     /// or `measured`. Of an experiment that ends: `verification`, `done` or `failed`.
     pub kind: String,
-    /// The words.
+    /// What happened, in words.
     pub text: String,
 }
 

@@ -48,7 +48,7 @@ pub enum Tuned {
     Failed {
         /// Evaluations so far.
         evaluated: usize,
-        /// Why.
+        /// The reason.
         reason: String,
         /// What is in force could not be put back after it, or somebody else changed a knob in it.
         is_unsettled: bool,

@@ -3,6 +3,7 @@
 use bayes_opt::Configuration;
 use jiff::Timestamp;
 use paired_stats::DriftTest;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Acting, ContinuousController, ContinuousRules, ContinuousState, Round};
@@ -10,50 +11,53 @@ use crate::figures::counted;
 use crate::report::score_text;
 use crate::spec::ObjectiveSpec;
 
-/// One drift test as it stands.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The present value of a drift test.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "DriftTestValue")]
 pub struct TestValue {
-    /// A metric of the control, or `gain`.
+    /// The series that is tested: a metric of the control, or `gain`.
     pub series: String,
     /// Evidence for a change.
     pub evidence: f64,
-    /// At which there is an alarm.
+    /// The evidence that raises an alarm.
     pub threshold: f64,
-    /// Rounds since it began.
+    /// Rounds since the test began.
     pub rounds: usize,
 }
 
 /// A drift test, round by round since it began.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "DriftTestHistory")]
 pub struct Evidence {
-    /// A metric of the control, or `gain`.
+    /// The series that is tested: a metric of the control, or `gain`.
     pub series: String,
-    /// At which there is an alarm.
+    /// The evidence that raises an alarm.
     pub threshold: f64,
     /// When each round ended, in milliseconds since 1970.
     pub at_ms: Vec<i64>,
-    /// Evidence for a change after it.
+    /// Evidence for a change after each round.
     pub evidence: Vec<f64>,
 }
 
-/// How a continuous experiment stands, for whoever shows it.
-#[derive(Clone, Debug, Serialize)]
+/// The state of a continuous experiment.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ContinuousView {
     /// The state.
     #[serde(flatten)]
     pub state: ContinuousState,
     /// The drift tests.
     pub tests: Vec<TestValue>,
-    /// Promotions today.
+    /// Promotions since midnight.
     pub changes_today: usize,
-    /// How many there may be.
+    /// The largest number of promotions in a day.
     pub changes_per_day: usize,
-    /// From when on something may be changed: now, or the next opening of the hours and of the
-    /// budget.
+    /// The earliest time at which something may be changed, in UTC: now, or the next time that
+    /// `hours` and the budget of changes allow it.
+    #[schemars(with = "String")]
     pub next_window: Timestamp,
     /// The time zone of days and hours.
     pub time_zone: String,
-    /// All this in words, a line each.
+    /// The same in words, one line for each fact.
     pub lines: Vec<String>,
 }
 

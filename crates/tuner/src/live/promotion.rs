@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bayes_opt::Configuration;
 use host::Knob;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Live, knobs};
@@ -31,15 +32,16 @@ pub struct Changed {
 pub const APPLY_STEPS: &str = "the apply steps";
 
 /// What a promotion or a rollback has done: three lists of texts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
-    /// What is in force, each with its value (`vm.swappiness = 10`, `file /etc/app.conf`). Of a
-    /// rollback, what became of each knob and file.
+    /// After a promotion: the knobs and files that are in force, each with its value
+    /// (`vm.swappiness = 10`, `file /etc/app.conf`). After a rollback: each knob and file, and
+    /// what the rollback did to it.
     pub changed: Vec<String>,
-    /// The `apply` steps that it ran.
+    /// The `apply` steps that were run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
-    /// Where the copies are of what files held before, a sentence each.
+    /// The places of the copies of earlier contents of files, one sentence for each copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<String>,
 }
@@ -88,7 +90,7 @@ impl Changes {
 pub struct Unrestored {
     /// The knob, the file, or [`APPLY_STEPS`].
     pub subject: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 

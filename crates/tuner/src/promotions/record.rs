@@ -18,7 +18,7 @@ pub struct PromotionRecord {
     /// The experiment of a server. None, where a command has promoted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
-    /// When.
+    /// The time of the promotion.
     pub at: jiff::Timestamp,
     /// The knobs.
     pub knobs: Vec<PromotedKnob>,

@@ -31,7 +31,7 @@ pub enum Message<'a> {
     },
     /// A packet of ours did not arrive.
     Unreachable {
-        /// Why.
+        /// The reason.
         why: Unreachable,
         /// The start of the packet of ours.
         quoted: &'a [u8],
