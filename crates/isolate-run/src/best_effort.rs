@@ -9,7 +9,7 @@ use host::{Hierarchies, Journal, Roots};
 
 use crate::config::BestEffort;
 use crate::error::IsolateError;
-use crate::subject::{Place, group_of_work, own_group};
+use crate::subject::{Host, Place, group_again, own_group};
 
 /// Controllers that a group of Slackline's own gets, where the host has them.
 const CONTROLLERS: [&str; 7] = [
@@ -61,11 +61,12 @@ impl Work {
     /// A group cannot be made or entered.
     pub(crate) fn find(
         &mut self,
-        roots: &Roots,
+        host: Host<'_>,
         journal: Option<&mut Journal>,
     ) -> Result<(), IsolateError> {
+        let roots = host.roots;
         if self.config.command.is_none() && self.config.pid.is_none() {
-            self.place = match group_of_work(roots, &self.config) {
+            self.place = match group_again(host, &self.config, self.place.as_ref()) {
                 Ok(group) => Some(Place { group, pid: None }),
                 Err(IsolateError::NotThere { .. }) => None,
                 Err(error) => return Err(error),
@@ -144,11 +145,10 @@ impl Work {
     }
 
     /// Whether it has processes.
-    pub(crate) fn is_running(&self, roots: &Roots) -> bool {
-        let Some(place) = &self.place else {
-            return false;
-        };
-        !place.pids(roots).is_empty()
+    pub(crate) fn is_running(&self, host: Host<'_>) -> bool {
+        self.place
+            .as_ref()
+            .is_some_and(|place| place.is_running(host))
     }
 
     /// Asks how much was done, now and then, and never waits for the answer.

@@ -23,6 +23,7 @@ mod selftest;
 mod status;
 mod steer;
 mod subject;
+mod threads;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};

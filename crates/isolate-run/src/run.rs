@@ -137,7 +137,7 @@ impl Session {
                     }
                 });
             }
-            watcher.step(&self.status());
+            watcher.step(&|| self.status());
             next += self.step;
             // A machine that stood still does not catch up.
             next = next.max(Instant::now());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use host::{Journal, RestoreReport, Roots};
+use host::{Hierarchies, Journal, RestoreReport, Roots};
 use isolation::{
     ActuatorSetting, Decision, GroupSeen, IsolationController, MachineObservation, MachineSeen,
     ServiceSeen, Subject, guarded,
@@ -18,7 +18,7 @@ use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
 use crate::steer::{DecisionOutcome, Steer};
-use crate::subject::{Place, is_same_or_above, place_of};
+use crate::subject::{Host, Place, is_same_or_above, place_again};
 use crate::watchdog::Watchdog;
 
 /// Decisions that the status shows.
@@ -26,6 +26,10 @@ const RECENT_MAX: usize = 20;
 
 pub(super) struct Session {
     pub(super) roots: Roots,
+    /// As they were when services and groups were last looked for: to find them again means to read
+    /// a long file.
+    hierarchies: Hierarchies,
+    llc_ways: Option<u64>,
     pub(super) state_dir: PathBuf,
     pub(super) config: IsolationConfig,
     observe: bool,
@@ -105,6 +109,8 @@ impl Session {
             troubles: std::collections::BTreeMap::new(),
             recent: Vec::new(),
             config,
+            hierarchies: Hierarchies::default(),
+            llc_ways: None,
             roots,
         };
         // What was begun is undone, whatever fails.
@@ -172,8 +178,15 @@ impl Session {
     /// goes.
     pub(super) fn find(&mut self) -> Result<(), IsolateError> {
         self.found = Some(Instant::now());
+        self.hierarchies = Hierarchies::of(&self.roots);
+        self.llc_ways = host::Resctrl::ways(&self.roots).map(u64::from);
+        let host = Host {
+            roots: &self.roots,
+            hierarchies: &self.hierarchies,
+        };
         for service in &mut self.services {
-            let place = match place_of(&self.roots, &service.service) {
+            let known = service.place.as_ref();
+            let place = match place_again(host, &service.service, known) {
                 Ok(place) => Some(place),
                 Err(IsolateError::NotThere { .. }) => None,
                 Err(error) => return Err(error),
@@ -187,7 +200,7 @@ impl Session {
         }
         for group in &mut self.groups {
             let before = group.work.place.clone();
-            group.work.find(&self.roots, self.journal.as_mut())?;
+            group.work.find(host, self.journal.as_mut())?;
             group.work.ask_progress();
             if before != group.work.place {
                 group.counters = Counters::default();
@@ -212,11 +225,15 @@ impl Session {
             .map_or(1.0, |at| (now - at).as_secs_f64())
             .max(1e-3);
         self.looked = Some(now);
+        let host = Host {
+            roots: &self.roots,
+            hierarchies: &self.hierarchies,
+        };
         self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
         let mut observation = MachineObservation {
             machine: MachineSeen {
                 busy_cores: self.busy_cores,
-                llc_ways: host::Resctrl::ways(&self.roots).map(u64::from),
+                llc_ways: self.llc_ways,
                 link_mbit_per_s: self.config.policy.link_mbit_per_s,
                 ..MachineObservation::of_cores(self.cores).machine
             },
@@ -224,16 +241,17 @@ impl Session {
         };
         for service in &mut self.services {
             let rates = service.place.as_ref().and_then(|place| {
-                service
-                    .counters
-                    .look(&self.roots, place, elapsed_s, &service.pids)
-                    .ok()
+                let looked =
+                    service
+                        .counters
+                        .look_at_service(host, place, elapsed_s, &service.pids);
+                looked.ok()
             });
             let is_running = rates.is_some()
                 && service
                     .place
                     .as_ref()
-                    .is_some_and(|place| place.is_running(&self.roots));
+                    .is_some_and(|place| place.is_running(host));
             service.rates = rates.unwrap_or_default();
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
@@ -258,12 +276,11 @@ impl Session {
             service.seen = Some(Seen { fresh, ..seen });
         }
         for group in &mut self.groups {
-            let rates = group
-                .work
-                .place
-                .as_ref()
-                .and_then(|place| group.counters.look(&self.roots, place, elapsed_s, &[]).ok());
-            group.is_running = rates.is_some() && group.work.is_running(&self.roots);
+            let place = group.work.place.as_ref();
+            let rates = place
+                .and_then(|place| place.group.as_deref())
+                .and_then(|own| group.counters.look_at_group(host, own, elapsed_s).ok());
+            group.is_running = rates.is_some() && group.work.is_running(host);
             group.rates = rates.unwrap_or_default();
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
