@@ -21,6 +21,7 @@ mod debugfs;
 mod egress;
 mod error;
 mod files;
+mod hardware_sample;
 mod knob;
 mod lock;
 mod machine;
@@ -58,6 +59,7 @@ pub use error::HostError;
 pub use files::{
     check_replaceable, fingerprint, is_same_file, replace_private, replace_synced, target,
 };
+pub use hardware_sample::{PackageEnergy, frequency_mhz, memory_traffic_bytes};
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem};
 pub use knob::{Knob, is_no_limit};

@@ -20,6 +20,8 @@ const QUOTA_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) cpu_cores: f64,
+    /// CPU time since the last look.
+    pub(crate) used_s: f64,
     pub(crate) throttled_share: f64,
     pub(crate) quota_cores: Option<f64>,
     pub(crate) waiting_share: Option<f64>,
@@ -89,7 +91,8 @@ impl Counters {
         let mut rates = Rates::default();
         if let Some(last) = self.last.replace(now) {
             let used_s = now.total_s.zip(last.total_s).map(|(now, then)| now - then);
-            rates.cpu_cores = (used_s.unwrap_or(0.0) / elapsed_s).max(0.0);
+            rates.used_s = used_s.unwrap_or(0.0).max(0.0);
+            rates.cpu_cores = rates.used_s / elapsed_s;
             let periods = now.periods.saturating_sub(last.periods);
             let throttled = now
                 .throttled_periods
@@ -275,6 +278,7 @@ mod tests {
         )
         .unwrap();
         let rates = look().unwrap();
+        assert!(rates.used_s.abs() < 1e-9);
         assert!((rates.throttled_share - 0.3).abs() < 1e-9);
         fs::remove_dir_all(&group).unwrap();
         assert!(look().is_err());

@@ -16,6 +16,7 @@ mod check;
 mod config;
 mod counters;
 mod error;
+mod hardware;
 mod latency;
 mod record;
 mod run;

@@ -52,6 +52,9 @@ pub struct GroupStatus {
     pub is_running: bool,
     /// CPU time per second.
     pub cpu_cores: f64,
+    /// CPU time since the start, in seconds.
+    #[serde(default)]
+    pub cpu_s: f64,
     /// Units of work so far, where it says.
     pub progress: Option<f64>,
     /// The settings in force by actuator, in words.

@@ -14,6 +14,7 @@ use super::subjects::{Steered, Watched, open_services, service_status, steered};
 use crate::config::IsolationConfig;
 use crate::counters::{Counters, Machine, Traffic};
 use crate::error::IsolateError;
+use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
@@ -42,6 +43,7 @@ pub(super) struct Session {
     pub(super) services: Vec<Watched>,
     pub(super) groups: Vec<Steered>,
     machine: Machine,
+    hardware: Hardware,
     traffic: Traffic,
     cores: f64,
     busy_cores: f64,
@@ -96,6 +98,7 @@ impl Session {
             services,
             groups,
             machine: Machine::default(),
+            hardware: Hardware::default(),
             traffic: Traffic::default(),
             cores,
             busy_cores: 0.0,
@@ -214,6 +217,13 @@ impl Session {
                 }
             }
         }
+        let places = self.groups.iter();
+        let groups = places.filter_map(|group| group.work.place.as_ref()?.group.as_deref());
+        let policy = &self.config.policy;
+        let peak = policy.dram_peak_gb_per_s;
+        let now = Instant::now();
+        self.hardware
+            .look(&self.roots, now, policy.name, peak, groups);
         Ok(())
     }
 
@@ -231,12 +241,12 @@ impl Session {
         };
         self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
         let mut observation = MachineObservation {
-            machine: MachineSeen {
+            machine: self.hardware.seen.into_machine(MachineSeen {
                 busy_cores: self.busy_cores,
                 llc_ways: self.llc_ways,
                 link_mbit_per_s: self.config.policy.link_mbit_per_s,
                 ..MachineObservation::of_cores(self.cores).machine
-            },
+            }),
             ..MachineObservation::default()
         };
         for service in &mut self.services {
@@ -282,8 +292,10 @@ impl Session {
                 .and_then(|own| group.counters.look_at_group(host, own, elapsed_s).ok());
             group.is_running = rates.is_some() && group.work.is_running(host);
             group.rates = rates.unwrap_or_default();
+            group.cpu_s += group.rates.used_s;
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
+                progress_per_s: group.work.progress_per_s,
                 ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
             });
         }
@@ -394,6 +406,7 @@ impl Session {
                 .and_then(|place| place.group.clone()),
             is_running: group.is_running,
             cpu_cores: group.rates.cpu_cores,
+            cpu_s: group.cpu_s,
             progress: group.work.progress,
             settings: group.settings.clone(),
             reason: group.reason,

@@ -403,6 +403,10 @@ fn slack_becomes_batch_work_and_everything_comes_back() {
     for text in ["<svg", "Actuator quota", "cpu.idle (start)"] {
         assert!(html.contains(text), "{text}");
     }
+    // Batch work that says nothing of its progress is counted by its CPU time.
+    let (_, done) = html.split_once("Work done: ").unwrap();
+    let (cpu_s, _) = done.split_once(" CPU seconds").unwrap();
+    assert!(cpu_s.parse::<f64>().unwrap() > 0.0, "{cpu_s}");
     // A growth that did harm is reverted, a budget that stood longer is cut.
     let reasons = ["(revert)", "(violation)"];
     assert!(reasons.iter().any(|reason| html.contains(reason)), "{html}");
