@@ -25,6 +25,7 @@ mod hardware_sample;
 mod knob;
 mod lock;
 mod machine;
+mod pressure;
 mod probe;
 mod process;
 mod process_tree;
@@ -65,6 +66,7 @@ pub use journal::{Change, Former, Journal, RestoreOutcome, RestoreReport, Restor
 pub use knob::{Knob, is_no_limit};
 pub use lock::{GivesWay, Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};
+pub use pressure::Pressure;
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
     End, Kinship, all_pids, boot_id, end_process, family, is_io_worker, is_running, kinship,

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use host::{CgroupReader, CpuQuota, CpuUse, Hierarchies, HostError, Roots};
+use host::{CgroupReader, CpuQuota, CpuUse, HostError, Pressure, Roots};
 
 use crate::subject::{Host, Place};
 use crate::threads::Threads;
@@ -25,6 +25,7 @@ pub(crate) struct Rates {
     pub(crate) throttled_share: f64,
     pub(crate) quota_cores: Option<f64>,
     pub(crate) waiting_share: Option<f64>,
+    pub(crate) stalled_share: Option<f64>,
 }
 
 /// Counters of one service or group.
@@ -33,6 +34,7 @@ pub(crate) struct Counters {
     reader: Option<CgroupReader>,
     last: Option<CpuUse>,
     threads: Threads,
+    pressure: Option<Pressure>,
     quota_read: Option<Instant>,
     quota_cores: Option<f64>,
 }
@@ -52,6 +54,7 @@ impl Counters {
                 let rates = self.look_at_group(host, group, elapsed_s)?;
                 Rates {
                     quota_cores: self.quota_cores(host, group),
+                    stalled_share: self.stalled_share(host, group, elapsed_s),
                     ..rates
                 }
             }
@@ -100,6 +103,16 @@ impl Counters {
             rates.throttled_share = throttled as f64 / periods.max(1) as f64;
         }
         Ok(rates)
+    }
+
+    /// The share of the time for which a thread stood still for memory or a disk.
+    fn stalled_share(&mut self, host: Host<'_>, group: &str, elapsed_s: f64) -> Option<f64> {
+        let now = Pressure::read(host.hierarchies, group);
+        let last = std::mem::replace(&mut self.pressure, now)?;
+        let now = now?;
+        let memory_us = now.memory_us.saturating_sub(last.memory_us);
+        let io_us = now.io_us.saturating_sub(last.io_us);
+        Some((memory_us.max(io_us) as f64 / 1e6 / elapsed_s).min(1.0))
     }
 
     fn quota_cores(&mut self, host: Host<'_>, group: &str) -> Option<f64> {
@@ -185,6 +198,8 @@ fn busy_s(stat: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use host::Hierarchies;
+
     use super::*;
 
     #[test]
@@ -225,17 +240,24 @@ mod tests {
     }
 
     #[test]
-    fn a_service_s_quota_is_what_is_in_force() {
+    fn a_service_has_the_quota_in_force_and_its_stalls() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("cpu.stat", "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n"),
-            ("cpu.cfs_quota_us", "50000\n"),
-            ("cpu.cfs_period_us", "100000\n"),
-        ] {
-            let group = dir.path().join("sys/fs/cgroup/cpu/web");
-            fs::create_dir_all(&group).unwrap();
-            fs::write(group.join(name), text).unwrap();
-        }
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join("sys/fs/cgroup").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        let stalled = |memory_us: u32, io_us: u32| {
+            for (name, us) in [("memory", memory_us), ("io", io_us)] {
+                let file = format!("unified/web/{name}.pressure");
+                write(&file, &format!("some avg10=0.00 total={us}\n"));
+            }
+        };
+        write("unified/cgroup.controllers", "");
+        write("cpu/web/cpu.stat", "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n");
+        write("cpu/web/cpu.cfs_quota_us", "50000\n");
+        write("cpu/web/cpu.cfs_period_us", "100000\n");
+        stalled(1000, 2000);
         let roots = Roots::at(dir.path());
         let hierarchies = Hierarchies::of(&roots);
         let host = Host {
@@ -246,8 +268,13 @@ mod tests {
             group: Some("web".to_owned()),
             pid: None,
         };
-        let rates = Counters::default().look_at_service(host, &place, 1.0, &[]);
-        assert_eq!(rates.unwrap().quota_cores, Some(0.5));
+        let mut counters = Counters::default();
+        let mut look = || counters.look_at_service(host, &place, 0.25, &[]).unwrap();
+        let rates = look();
+        assert_eq!((rates.quota_cores, rates.stalled_share), (Some(0.5), None));
+        // Of 250 ms, 25 ms for memory and 50 ms for a disk.
+        stalled(26_000, 52_000);
+        assert_eq!(look().stalled_share, Some(0.2));
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub struct ServiceStatus {
     pub quota_cores: Option<f64>,
     /// Seconds that its threads waited for a CPU per second that they ran.
     pub waiting_share: Option<f64>,
+    /// Share of the time in which a thread of it stood still for memory or a disk.
+    #[serde(default)]
+    pub stalled_share: Option<f64>,
 }
 
 /// A best-effort group.

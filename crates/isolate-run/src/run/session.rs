@@ -278,6 +278,7 @@ impl Session {
                 quota_cores: service.rates.quota_cores,
                 throttled_share: service.rates.throttled_share,
                 waiting_share: service.rates.waiting_share,
+                stalled_share: service.rates.stalled_share,
                 ..ServiceSeen::without_data(&service.service.name, service.objective.latency_ms)
             });
             let fresh = seen

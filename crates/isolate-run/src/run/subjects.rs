@@ -105,5 +105,6 @@ pub(super) fn service_status(service: &Watched) -> ServiceStatus {
         cpu_cores: service.rates.cpu_cores,
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,
+        stalled_share: service.rates.stalled_share,
     }
 }
