@@ -33,7 +33,7 @@ pub(super) struct Session {
     llc_ways: Option<u64>,
     pub(super) state_dir: PathBuf,
     pub(super) config: IsolationConfig,
-    observe: bool,
+    pub(super) observe: bool,
     pub(super) controller: Box<dyn IsolationController>,
     pub(super) steer: Steer,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
@@ -58,6 +58,25 @@ pub(super) struct Session {
     recent: Vec<String>,
 }
 
+/// What is needed to change anything: the journal with its lock, and a watchdog. What a killed run
+/// left is put back.
+pub(super) fn steering(
+    roots: &Roots,
+    state_dir: &Path,
+    watcher: &mut dyn Watcher,
+) -> Result<(Journal, Watchdog), IsolateError> {
+    let mut journal = Journal::open(state_dir)?;
+    if !journal.is_empty() {
+        let report = journal.restore(roots, false)?;
+        watcher.say(&format!(
+            "{} things that a killed run left were put back",
+            report.items.len()
+        ));
+    }
+    let watchdog = Watchdog::start(state_dir)?;
+    Ok((journal, watchdog))
+}
+
 impl Session {
     pub(super) fn begin(
         config: IsolationConfig,
@@ -69,19 +88,13 @@ impl Session {
         let observe = options.observe || config.policy.observe;
         let recorder = options.out.as_deref().map(Recorder::create).transpose()?;
         let services = open_services(&roots, &config)?;
-        let (mut journal, mut watchdog) = (None, None);
-        if !observe {
-            let mut opened = Journal::open(state_dir)?;
-            if !opened.is_empty() {
-                let report = opened.restore(&roots, false)?;
-                watcher.say(&format!(
-                    "{} things that a killed run left were put back",
-                    report.items.len()
-                ));
+        let (journal, watchdog) = match observe {
+            true => (None, None),
+            false => {
+                let (journal, watchdog) = steering(&roots, state_dir, watcher)?;
+                (Some(journal), Some(watchdog))
             }
-            watchdog = Some(Watchdog::start(state_dir)?);
-            journal = Some(opened);
-        }
+        };
         let now = Instant::now();
         let cores = host::online_cpus(&roots)?.len();
         #[expect(clippy::cast_precision_loss, reason = "a number of CPUs")]
@@ -435,6 +448,13 @@ impl Session {
 
     /// Puts everything back, and lets the watchdog go.
     pub(super) fn end(&mut self) -> Result<RestoreReport, IsolateError> {
+        let restored = self.put_back();
+        status::remove(&self.state_dir);
+        restored
+    }
+
+    /// Puts everything back. The watchdog goes, and with it the right to change anything.
+    pub(super) fn put_back(&mut self) -> Result<RestoreReport, IsolateError> {
         let restored = match &mut self.journal {
             Some(journal) => journal.restore(&self.roots, false),
             None => Ok(RestoreReport::default()),
@@ -442,7 +462,6 @@ impl Session {
         for group in &mut self.groups {
             group.work.reap();
         }
-        status::remove(&self.state_dir);
         let restored = restored?;
         // Where something could not be put back, the watchdog tries again when this process has
         // ended.

@@ -2,6 +2,7 @@
 //! shell loop is the batch work.
 
 mod kills;
+mod observe;
 mod sources;
 
 use std::cell::RefCell;
