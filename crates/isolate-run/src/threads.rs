@@ -78,11 +78,14 @@ impl Threads {
 
     fn since_last(&mut self, roots: &Roots, pid: u32, id: u32) -> Option<Waits> {
         if let Some(thread) = self.known.get_mut(&id) {
-            let read = thread.file.as_ref().map(read);
-            // The number may be another thread's since: its file has to be opened anew.
-            let now = match read {
+            let now = match thread.file.as_ref().map(read) {
                 Some(Some(now)) => now,
-                _ => read_once(roots, pid, id)?.1,
+                // The number may be another thread's since: its file has to be opened anew.
+                is_open => {
+                    let (file, now) = read_once(roots, pid, id)?;
+                    thread.file = is_open.map(|_| file);
+                    now
+                }
             };
             let last = std::mem::replace(&mut thread.last, now);
             return Some(now.since(last));
