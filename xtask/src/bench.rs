@@ -73,13 +73,14 @@ usage: cargo xtask bench wire-latency [truth] [cost] [servers]
   as root, about 6 minutes; writes docs/results/wire-latency.md; of parts alone, what the others found earlier stays
 
 usage: cargo xtask bench isolate [--parts A,B] [--services A,B] [--antagonists A,B] [--policies A,B] [--repeats N] [--seconds S]
-                                 [--minutes M] [--again POLICY] [--kills N]
+                                 [--minutes M] [--again NAME] [--kills N]
 
   as root, with nothing else on the machine, about 4 hours; writes docs/results/isolate.{json,md,svg}. What is kept in the JSON file
   is not run again: with --minutes the bench ends before that time, and goes on when it is started again
   --parts A,B     of services, reserved, reaction, kills, simulated; all by default
   --services A,B  of memcached, nginx, mariadb, jvm; --antagonists A,B of cpu, memory, disk, network, ffmpeg, compiler, zstd
-  --again POLICY  forgets the kept runs of a policy
+  --again NAME    forgets the kept runs of a policy, or of a part. A run that fails ends nothing: the next piece tries it
+                  again, and the exit code is 1
 
 usage: cargo xtask bench block [PART…]
 

@@ -1,6 +1,6 @@
 //! The counters of one control group: CPU time, throttling, memory, on both versions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,18 @@ pub struct CgroupSample {
     pub burst_s: f64,
     /// Memory in use now; `None` where the group is not in the memory hierarchy.
     pub memory_bytes: Option<u64>,
+}
+
+/// CPU time and throttling of a group since it was made: what a controller looks at many times a
+/// second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuUse {
+    /// CPU time, ended processes included; `None` as in [`CgroupSample::cpu`].
+    pub total_s: Option<f64>,
+    /// Quota periods in which the group wanted CPU; 0 without a quota.
+    pub periods: u64,
+    /// Those in which it was throttled.
+    pub throttled_periods: u64,
 }
 
 /// Reads one group.
@@ -101,6 +113,24 @@ impl CgroupReader {
         self.sample()?.cpu.ok_or_else(|| self.absent(&self.usage))
     }
 
+    /// Reads CPU time and throttling alone: half of the files that [`CgroupReader::sample`] reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`CgroupReader::sample`].
+    pub fn cpu_use(&self) -> Result<CpuUse, HostError> {
+        let stat = self.table(&self.cpu_stat)?;
+        let total_ns = match self.version {
+            CgroupVersion::V2 => Some(self.required(&stat, "usage_usec")?.saturating_mul(1000)),
+            CgroupVersion::V1 => self.usage_ns()?,
+        };
+        Ok(CpuUse {
+            total_s: total_ns.map(seconds),
+            periods: stat.get("nr_periods").unwrap_or(0),
+            throttled_periods: stat.get("nr_throttled").unwrap_or(0),
+        })
+    }
+
     /// Reads the counters.
     ///
     /// # Errors
@@ -130,11 +160,7 @@ impl CgroupReader {
             // kernel/sched/cpuacct.c: `usage` is exact (ns), `stat` is its division by ticks; the
             // files usage_user and usage_sys are sampled at ticks only and do not sum up to it.
             CgroupVersion::V1 => {
-                if let Some(text) = read_text(&self.usage)? {
-                    let total_ns = text.trim().parse().map_err(|_| {
-                        let why = format!("\"{}\" is no number", text.trim());
-                        HostError::parse(&self.usage, "usage", why)
-                    })?;
+                if let Some(total_ns) = self.usage_ns()? {
                     let parts = self.table(&self.usage_parts)?;
                     let user = self.required(&parts, "user")?.saturating_mul(TICK_NS);
                     let system = self.required(&parts, "system")?.saturating_mul(TICK_NS);
@@ -149,20 +175,15 @@ impl CgroupReader {
     }
 
     fn memory(&self) -> Result<Option<u64>, HostError> {
-        let Some(text) = read_text(&self.memory)? else {
-            return Ok(None);
-        };
-        let error = || {
-            HostError::parse(
-                &self.memory,
-                "memory",
-                format!("\"{}\" is no number", text.trim()),
-            )
-        };
-        text.trim().parse().map(Some).map_err(|_| error())
+        number(&self.memory, "memory")
     }
 
-    fn table(&self, path: &std::path::Path) -> Result<Table, HostError> {
+    /// The CPU time on v1, in nanoseconds.
+    fn usage_ns(&self) -> Result<Option<u64>, HostError> {
+        number(&self.usage, "usage")
+    }
+
+    fn table(&self, path: &Path) -> Result<Table, HostError> {
         let text = read_text(path)?.ok_or_else(|| self.absent(path))?;
         let mut rows = Vec::new();
         for line in text.lines() {
@@ -182,12 +203,21 @@ impl CgroupReader {
             .ok_or_else(|| HostError::parse(&table.path, key, "it is missing"))
     }
 
-    fn absent(&self, path: &std::path::Path) -> HostError {
+    fn absent(&self, path: &Path) -> HostError {
         HostError::Absent {
             knob: format!("cgroup {}", self.group),
             path: path.to_owned(),
         }
     }
+}
+
+/// The one number of a file; `None` where the file does not exist.
+fn number(path: &Path, key: &str) -> Result<Option<u64>, HostError> {
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    let error = || HostError::parse(path, key, format!("\"{}\" is no number", text.trim()));
+    text.trim().parse().map(Some).map_err(|_| error())
 }
 
 struct Table {
@@ -240,6 +270,12 @@ mod tests {
             (sample.throttled_s, sample.burst_s, sample.memory_bytes),
             (0.25, 0.01, Some(4096))
         );
+        let of_cpu = CpuUse {
+            total_s: Some(4.0),
+            periods: 50,
+            throttled_periods: 5,
+        };
+        assert_eq!(reader.cpu_use().unwrap(), of_cpu);
         let error = CgroupReader::open(&roots, "bad")
             .unwrap()
             .sample()
@@ -252,6 +288,7 @@ mod tests {
         ));
         fs::remove_dir_all(roots.sys("fs/cgroup/g")).unwrap();
         assert!(matches!(reader.sample(), Err(HostError::Absent { .. })));
+        assert!(matches!(reader.cpu_use(), Err(HostError::Absent { .. })));
     }
 
     #[test]
@@ -278,12 +315,15 @@ mod tests {
             (10, 3, 1.5)
         );
         assert_eq!(sample.memory_bytes, None);
+        assert_eq!(reader.cpu_use().unwrap().total_s, Some(0.045));
         fs::write(roots.sys("fs/cgroup/cpuacct/g/cpuacct.usage"), "much\n").unwrap();
         assert!(matches!(reader.sample(), Err(HostError::Parse { .. })));
+        assert!(matches!(reader.cpu_use(), Err(HostError::Parse { .. })));
         // Made in the cpu hierarchy alone, it is throttled all the same.
         fs::remove_dir_all(roots.sys("fs/cgroup/cpuacct/g")).unwrap();
         let sample = reader.sample().unwrap();
         assert_eq!((sample.cpu, sample.throttled_periods), (None, 3));
+        assert_eq!(reader.cpu_use().unwrap().total_s, None);
         let error = reader.cpu().unwrap_err().to_string();
         assert!(error.contains("cpuacct/g/cpuacct.usage"), "{error}");
         fs::remove_dir_all(roots.sys("fs/cgroup/cpu/g")).unwrap();

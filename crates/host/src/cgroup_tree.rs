@@ -80,6 +80,33 @@ pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError
     listed_below(roots, group, "cgroup.procs")
 }
 
+/// Whether a group, or one below it, has a process: for one who asks many times a second. The answer
+/// of a group that does not exist is `false`.
+///
+/// # Errors
+///
+/// [`HostError::NoController`], [`HostError::InvalidName`], [`HostError::Read`].
+pub fn has_process(hierarchies: &Hierarchies, group: &str) -> Result<bool, HostError> {
+    check_group(group)?;
+    let (version, top) = hierarchies.require("cpu")?;
+    let top = top.join(group.trim_matches('/'));
+    if version == CgroupVersion::V2 {
+        // Documentation/admin-guide/cgroup-v2.rst, "cgroup.events": of the group and all below it.
+        // The root group has no such file.
+        if let Some(events) = read_text(&top.join("cgroup.events"))? {
+            return Ok(events.lines().any(|line| line == "populated 1"));
+        }
+    }
+    let mut directories = vec![top];
+    while let Some(directory) = directories.pop() {
+        if !listed(&directory, "cgroup.procs")?.is_empty() {
+            return Ok(true);
+        }
+        directories.extend(below(&directory));
+    }
+    Ok(false)
+}
+
 /// The processes of the group with this directory and of all groups below it; none where it does
 /// not exist.
 ///
@@ -242,6 +269,35 @@ mod tests {
             service_groups(&nothing, &name_of),
             Err(HostError::NoController { .. })
         ));
+    }
+
+    #[test]
+    fn a_group_has_the_processes_of_those_below_it() {
+        let (_dir, roots) = fake(&[
+            ("sys/fs/cgroup/cpu/a/cgroup.procs", ""),
+            ("sys/fs/cgroup/cpu/a/b/cgroup.procs", "7\n"),
+            ("sys/fs/cgroup/cpu/c/cgroup.procs", ""),
+        ]);
+        let v1 = Hierarchies::of(&roots);
+        let answers = ["a", "a/b", "c", "gone"].map(|group| has_process(&v1, group).unwrap());
+        assert_eq!(answers, [true, true, false, false]);
+        assert!(has_process(&v1, "a/../..").is_err());
+        let (_dir, roots) = fake(&[
+            (V2, "cpu\n"),
+            (
+                "sys/fs/cgroup/a/cgroup.events",
+                "populated 1\nfrozen 0\n",
+            ),
+            (
+                "sys/fs/cgroup/b/cgroup.events",
+                "populated 0\nfrozen 0\n",
+            ),
+        ]);
+        let v2 = Hierarchies::of(&roots);
+        let answers = ["a", "b", "gone"].map(|group| has_process(&v2, group).unwrap());
+        assert_eq!(answers, [true, false, false]);
+        let nothing = Hierarchies::of(&Roots::at("/nonexistent"));
+        assert!(has_process(&nothing, "a").is_err());
     }
 
     #[test]

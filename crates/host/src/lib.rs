@@ -21,9 +21,11 @@ mod debugfs;
 mod egress;
 mod error;
 mod files;
+mod hardware_sample;
 mod knob;
 mod lock;
 mod machine;
+mod pressure;
 mod probe;
 mod process;
 mod process_tree;
@@ -44,9 +46,9 @@ pub use actuator::{
 };
 pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, Hierarchies};
-pub use cgroup_sample::{CgroupReader, CgroupSample};
+pub use cgroup_sample::{CgroupReader, CgroupSample, CpuUse};
 pub use cgroup_tree::{
-    ServiceGroup, group_of, group_of_path, processes_below, processes_in, service_groups,
+    ServiceGroup, group_of, group_of_path, has_process, processes_below, processes_in, service_groups,
     threads_below,
 };
 pub use clock::own_cpu_s;
@@ -58,11 +60,13 @@ pub use error::HostError;
 pub use files::{
     check_replaceable, fingerprint, is_same_file, replace_private, replace_synced, target,
 };
+pub use hardware_sample::{PackageEnergy, frequency_mhz, memory_traffic_bytes};
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem};
 pub use knob::{Knob, is_no_limit};
 pub use lock::{GivesWay, Lock, lock_holder};
 pub use machine::{Machine, MachineCpu};
+pub use pressure::Pressure;
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
     End, Kinship, all_pids, boot_id, end_process, family, is_io_worker, is_running, kinship,

@@ -9,7 +9,7 @@ use host::{Hierarchies, Journal, Roots};
 
 use crate::config::BestEffort;
 use crate::error::IsolateError;
-use crate::subject::{Place, group_of_work, own_group};
+use crate::subject::{Host, Place, group_again, own_group};
 
 /// Controllers that a group of Slackline's own gets, where the host has them.
 const CONTROLLERS: [&str; 7] = [
@@ -36,6 +36,10 @@ pub(crate) struct Work {
     asking: Option<std::sync::mpsc::Receiver<Option<f64>>>,
     /// Units of work so far, where it says.
     pub(crate) progress: Option<f64>,
+    /// When it last said how much.
+    answered: Option<(Instant, f64)>,
+    /// Units of work a second, between its last two answers.
+    pub(crate) progress_per_s: Option<f64>,
 }
 
 impl Work {
@@ -50,6 +54,8 @@ impl Work {
             asked: None,
             asking: None,
             progress: None,
+            answered: None,
+            progress_per_s: None,
         }
     }
 
@@ -61,11 +67,12 @@ impl Work {
     /// A group cannot be made or entered.
     pub(crate) fn find(
         &mut self,
-        roots: &Roots,
+        host: Host<'_>,
         journal: Option<&mut Journal>,
     ) -> Result<(), IsolateError> {
+        let roots = host.roots;
         if self.config.command.is_none() && self.config.pid.is_none() {
-            self.place = match group_of_work(roots, &self.config) {
+            self.place = match group_again(host, &self.config, self.place.as_ref()) {
                 Ok(group) => Some(Place { group, pid: None }),
                 Err(IsolateError::NotThere { .. }) => None,
                 Err(error) => return Err(error),
@@ -144,11 +151,10 @@ impl Work {
     }
 
     /// Whether it has processes.
-    pub(crate) fn is_running(&self, roots: &Roots) -> bool {
-        let Some(place) = &self.place else {
-            return false;
-        };
-        !place.pids(roots).is_empty()
+    pub(crate) fn is_running(&self, host: Host<'_>) -> bool {
+        self.place
+            .as_ref()
+            .is_some_and(|place| place.is_running(host))
     }
 
     /// Asks how much was done, now and then, and never waits for the answer.
@@ -159,7 +165,11 @@ impl Work {
         if let Some(asking) = &self.asking {
             match asking.try_recv() {
                 Ok(answer) => {
-                    self.progress = answer.or(self.progress);
+                    if let Some(units) = answer {
+                        let now = (Instant::now(), units);
+                        self.progress = Some(units);
+                        self.progress_per_s = rate(self.answered.replace(now), now);
+                    }
                     self.asking = None;
                 }
                 Err(std::sync::mpsc::TryRecvError::Disconnected) => self.asking = None,
@@ -203,6 +213,14 @@ fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), I
     Ok(journal.make_unified_cgroup(roots, group)?)
 }
 
+/// Units a second from one answer to the next. `None` where the count went back: the work began anew.
+fn rate(before: Option<(Instant, f64)>, now: (Instant, f64)) -> Option<f64> {
+    let (then, earlier) = before?;
+    let elapsed_s = now.0.saturating_duration_since(then).as_secs_f64();
+    let units = now.1 - earlier;
+    (elapsed_s > 0.0 && units >= 0.0).then(|| units / elapsed_s)
+}
+
 /// The last number in a text.
 fn last_number(text: &str) -> Option<f64> {
     text.split_whitespace()
@@ -214,6 +232,16 @@ fn last_number(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_is_a_rate_between_two_answers() {
+        let then = Instant::now();
+        let now = then + Duration::from_secs(5);
+        assert_eq!(rate(None, (now, 40.0)), None);
+        assert_eq!(rate(Some((then, 10.0)), (now, 40.0)), Some(6.0));
+        assert_eq!(rate(Some((then, 10.0)), (now, 2.0)), None);
+        assert_eq!(rate(Some((now, 10.0)), (now, 10.0)), None);
+    }
 
     #[test]
     fn the_last_number_counts() {

@@ -109,6 +109,22 @@ fn row(subject: &str, actuator: &dyn Actuator, roots: &Roots) -> CheckRow {
     }
 }
 
+/// The service's own quota, which some policies lower.
+fn quota_row(service: &str, group: Option<&str>, roots: &Roots) -> CheckRow {
+    let subject = format!("service {service}");
+    if let Some(group) = group {
+        let group = group.to_owned();
+        return row(&subject, &CpuQuotaLimit { group }, roots);
+    }
+    CheckRow {
+        subject,
+        actuator: "quota".to_owned(),
+        available: None,
+        now: None,
+        missing: Some("the service has no control group of its own".to_owned()),
+    }
+}
+
 fn described(work: &BestEffort) -> String {
     match &work.command {
         Some(words) => format!("the command {}", words.join(" ")),
@@ -147,6 +163,9 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
                     "Service {} ({group}): p{} of the requests below {} ms over {} s, read from {source}.",
                     service.name, objective.percentile, objective.latency_ms, objective.window_s
                 ));
+                check
+                    .rows
+                    .push(quota_row(&service.name, place.group.as_deref(), roots));
                 services.push((service.name.clone(), place));
             }
             Err(error) => check.problems.push(error.to_string()),
@@ -210,4 +229,40 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
         .sentences
         .push(format!("Policy: {}{observe}.", config.policy.name.name()));
     Ok(check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_s_quota_can_be_set_where_it_has_a_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write("sys/fs/cgroup/cpu/web/cpu.cfs_quota_us", "-1\n");
+        write("sys/fs/cgroup/cpu/web/cpu.cfs_period_us", "100000\n");
+        write("proc/7/cgroup", "4:cpu,cpuacct:/\n");
+        let service = |name: &str, by: &str| {
+            format!(
+                "[[service]]\nname = \"{name}\"\n{by}\nobjective = {{ p99_ms = 5 }}\nlatency = {{ command = [\"true\"] }}\n"
+            )
+        };
+        let text = service("web", "cgroup = \"web\"") + &service("bare", "pid = 7");
+        write("isolate.toml", &text);
+        let check = check(&dir.path().join("isolate.toml"), &Roots::at(dir.path())).unwrap();
+        assert!(check.problems.is_empty(), "{:?}", check.problems);
+        let rows = check.rows.iter().filter(|row| row.actuator == "quota");
+        let rows: Vec<(&str, bool, Option<&str>)> = rows
+            .map(|row| (row.subject.as_str(), row.missing.is_some(), row.now.as_deref()))
+            .collect();
+        let wanted = [
+            ("service web", false, Some("max 100000")),
+            ("service bare", true, None),
+        ];
+        assert_eq!(rows, wanted);
+    }
 }

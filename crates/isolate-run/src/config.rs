@@ -163,6 +163,9 @@ pub struct PolicyConfig {
     pub link_device: Option<String>,
     /// The rate of `link_device`, in Mbit/s.
     pub link_mbit_per_s: Option<f64>,
+    /// Only for `heracles`: the peak bandwidth of the machine's memory, in GB/s. `heracles` uses it
+    /// if resctrl counts the memory traffic. Without it, `heracles` decides by latency alone.
+    pub dram_peak_gb_per_s: Option<f64>,
 }
 
 impl Default for PolicyConfig {
@@ -175,6 +178,7 @@ impl Default for PolicyConfig {
             step_ms: 250.0,
             link_device: None,
             link_mbit_per_s: None,
+            dram_peak_gb_per_s: None,
         }
     }
 }
@@ -320,6 +324,12 @@ fn check_policy(source: &Source, policy: &PolicyConfig) -> Result<(), SpecError>
     }
     if !(1.0..=100.0).contains(&policy.suppress_percent) {
         return Err(source.error("policy.suppress_percent", "must be between 1 and 100"));
+    }
+    if policy
+        .dram_peak_gb_per_s
+        .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
+    {
+        return Err(source.error("policy.dram_peak_gb_per_s", "must be above 0"));
     }
     if policy.name == Policy::Static && policy.fixed == FixedSettings::default() {
         let why = "the policy static needs settings: static = { cpu_idle = true }";
@@ -486,6 +496,10 @@ mod tests {
             (
                 of("[policy]\nstep_ms = 1\n"),
                 "i.toml:6: policy.step_ms: must be between",
+            ),
+            (
+                of("[policy]\nname = \"heracles\"\ndram_peak_gb_per_s = 0\n"),
+                "i.toml:7: policy.dram_peak_gb_per_s: must be above 0",
             ),
             (
                 of("[policy]\nname = \"static\"\n"),

@@ -1,136 +1,155 @@
 //! What the kernel counts for services, groups and the machine, as rates between two looks.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
-use host::{CgroupReader, CgroupSample, CpuQuota, HostError, Roots};
+use host::{CgroupReader, CpuQuota, CpuUse, HostError, Pressure, Roots};
 
-use crate::subject::Place;
+use crate::subject::{Host, Place};
+use crate::threads::Threads;
 
-/// Reading the waiting time of more threads than this takes too long for a step.
-const THREADS_MAX: usize = 256;
 /// Clock ticks per second in `/proc/stat` (USER_HZ).
 const TICKS_PER_S: f64 = 100.0;
+/// The first line of `/proc/stat`: at most eleven words of 20 digits.
+const STAT_BYTES: usize = 256;
+/// No policy decides by the quota in force. The status shows it, and the record has a row a second.
+const QUOTA_EVERY: Duration = Duration::from_secs(1);
 
 /// Rates of one service or group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) cpu_cores: f64,
+    /// CPU time since the last look.
+    pub(crate) used_s: f64,
     pub(crate) throttled_share: f64,
     pub(crate) quota_cores: Option<f64>,
     pub(crate) waiting_share: Option<f64>,
+    pub(crate) stalled_share: Option<f64>,
 }
 
 /// Counters of one service or group.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reader: Option<CgroupReader>,
-    last: Option<CgroupSample>,
-    last_ran_ns: Option<u64>,
-    last_waits: Option<(u64, u64)>,
+    last: Option<CpuUse>,
+    threads: Threads,
+    pressure: Option<Pressure>,
+    quota_read: Option<Instant>,
+    quota_cores: Option<f64>,
 }
 
 impl Counters {
-    /// Looks, `elapsed_s` after the last time. `pids` are the processes whose waiting time is read.
-    pub(crate) fn look(
+    /// Looks at a service, `elapsed_s` after the last time. `pids` are its processes.
+    pub(crate) fn look_at_service(
         &mut self,
-        roots: &Roots,
+        host: Host<'_>,
         place: &Place,
         elapsed_s: f64,
         pids: &[u32],
     ) -> Result<Rates, HostError> {
-        let waits = waits(roots, pids);
-        let mut rates = Rates::default();
-        match &place.group {
+        let waits = self.threads.look(host.roots, pids);
+        let mut rates = match &place.group {
             Some(group) => {
-                if self.reader.is_none() {
-                    self.reader = Some(CgroupReader::open(roots, group)?);
+                let rates = self.look_at_group(host, group, elapsed_s)?;
+                Rates {
+                    quota_cores: self.quota_cores(host, group),
+                    stalled_share: self.stalled_share(host, group, elapsed_s),
+                    ..rates
                 }
-                let Some(reader) = &mut self.reader else {
-                    return Ok(rates);
-                };
-                let sample = match reader.sample() {
-                    Ok(sample) => sample,
-                    Err(error) => {
-                        *self = Self::default();
-                        return Err(error);
-                    }
-                };
-                let cpu_s = |sample: &CgroupSample| sample.cpu.map(|cpu| cpu.total_s());
-                if let Some(last) = self.last {
-                    let used = cpu_s(&sample)
-                        .zip(cpu_s(&last))
-                        .map(|(now, then)| now - then);
-                    rates.cpu_cores = (used.unwrap_or(0.0) / elapsed_s).max(0.0);
-                    let periods = sample.periods.saturating_sub(last.periods);
-                    let throttled = sample
-                        .throttled_periods
-                        .saturating_sub(last.throttled_periods);
-                    rates.throttled_share = throttled as f64 / periods.max(1) as f64;
-                }
-                self.last = Some(sample);
-                rates.quota_cores = CpuQuota::read(roots, group)
-                    .ok()
-                    .map(|quota| quota.cores())
-                    .filter(|cores| cores.is_finite());
             }
             // The root group is everybody's: its threads are counted instead.
             None => {
-                host::start_time(roots, place.pid.unwrap_or(0))?;
-                let ran_ns = waits.map(|(ran_ns, _)| ran_ns);
-                if let (Some(now), Some(last)) = (ran_ns, self.last_ran_ns) {
-                    rates.cpu_cores = now.saturating_sub(last) as f64 / 1e9 / elapsed_s;
+                host::start_time(host.roots, place.pid.unwrap_or(0))?;
+                Rates {
+                    cpu_cores: waits.map_or(0.0, |waits| waits.ran_ns as f64 / 1e9 / elapsed_s),
+                    ..Rates::default()
                 }
-                self.last_ran_ns = ran_ns;
             }
-        }
-        if let (Some((ran, waited)), Some((last_ran, last_waited))) = (waits, self.last_waits) {
-            let ran = ran.saturating_sub(last_ran).max(1);
-            rates.waiting_share = Some(waited.saturating_sub(last_waited) as f64 / ran as f64);
-        }
-        self.last_waits = waits;
+        };
+        rates.waiting_share =
+            waits.map(|waits| waits.waited_ns as f64 / waits.ran_ns.max(1) as f64);
         Ok(rates)
     }
-}
 
-/// Nanoseconds that the threads ran, and that they waited for a CPU
-/// (`/proc/PID/task/TID/schedstat`: sched-stats.rst). The kernel counts both at every switch, so
-/// reading them costs less than a tracepoint would.
-fn waits(roots: &Roots, pids: &[u32]) -> Option<(u64, u64)> {
-    let mut sum = (0, 0);
-    let mut count = 0;
-    for pid in pids {
-        for thread in host::thread_ids(roots, *pid).unwrap_or_default() {
-            count += 1;
-            if count > THREADS_MAX {
-                return None;
+    /// Looks at a control group, `elapsed_s` after the last time.
+    pub(crate) fn look_at_group(
+        &mut self,
+        host: Host<'_>,
+        group: &str,
+        elapsed_s: f64,
+    ) -> Result<Rates, HostError> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => CgroupReader::open_in(host.hierarchies, group)?,
+        };
+        let now = match reader.cpu_use() {
+            Ok(now) => now,
+            Err(error) => {
+                *self = Self::default();
+                return Err(error);
             }
-            let path = roots.proc(format!("{pid}/task/{thread}/schedstat"));
-            // A thread that has just ended has nothing more to say.
-            let Ok(text) = fs::read_to_string(path) else {
-                continue;
-            };
-            let mut numbers = text
-                .split_whitespace()
-                .map(|word| word.parse::<u64>().unwrap_or(0));
-            sum.0 += numbers.next()?;
-            sum.1 += numbers.next()?;
+        };
+        self.reader = Some(reader);
+        let mut rates = Rates::default();
+        if let Some(last) = self.last.replace(now) {
+            let used_s = now.total_s.zip(last.total_s).map(|(now, then)| now - then);
+            rates.used_s = used_s.unwrap_or(0.0).max(0.0);
+            rates.cpu_cores = rates.used_s / elapsed_s;
+            let periods = now.periods.saturating_sub(last.periods);
+            let throttled = now
+                .throttled_periods
+                .saturating_sub(last.throttled_periods);
+            rates.throttled_share = throttled as f64 / periods.max(1) as f64;
         }
+        Ok(rates)
     }
-    (count > 0).then_some(sum)
+
+    /// The share of the time for which a thread stood still for memory or a disk.
+    fn stalled_share(&mut self, host: Host<'_>, group: &str, elapsed_s: f64) -> Option<f64> {
+        let now = Pressure::read(host.hierarchies, group);
+        let last = std::mem::replace(&mut self.pressure, now)?;
+        let now = now?;
+        let memory_us = now.memory_us.saturating_sub(last.memory_us);
+        let io_us = now.io_us.saturating_sub(last.io_us);
+        Some((memory_us.max(io_us) as f64 / 1e6 / elapsed_s).min(1.0))
+    }
+
+    fn quota_cores(&mut self, host: Host<'_>, group: &str) -> Option<f64> {
+        if self.quota_read.is_none_or(|at| at.elapsed() >= QUOTA_EVERY) {
+            self.quota_read = Some(Instant::now());
+            let quota = CpuQuota::read_in(host.hierarchies, group).ok();
+            let cores = quota.map(|quota| quota.cores());
+            self.quota_cores = cores.filter(|cores| cores.is_finite());
+        }
+        self.quota_cores
+    }
 }
 
 /// CPU time that the whole machine has used.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
+    stat: Option<File>,
     last_s: Option<f64>,
 }
 
 impl Machine {
     /// Cores in use since the last look.
     pub(crate) fn busy_cores(&mut self, roots: &Roots, elapsed_s: f64) -> f64 {
-        let busy_s = busy_s(&fs::read_to_string(roots.proc("stat")).unwrap_or_default());
+        let Some(busy_s) = self.busy_s(roots) else {
+            return 0.0;
+        };
         let last = self.last_s.replace(busy_s);
         last.map_or(0.0, |last| ((busy_s - last) / elapsed_s).max(0.0))
+    }
+
+    fn busy_s(&mut self, roots: &Roots) -> Option<f64> {
+        if self.stat.is_none() {
+            self.stat = File::open(roots.proc("stat")).ok();
+        }
+        let mut text = [0; STAT_BYTES];
+        let length = self.stat.as_ref()?.read_at(&mut text, 0).ok()?;
+        Some(busy_s(&String::from_utf8_lossy(text.get(..length)?)))
     }
 }
 
@@ -179,6 +198,8 @@ fn busy_s(stat: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use host::Hierarchies;
+
     use super::*;
 
     #[test]
@@ -205,14 +226,55 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_summed_over_threads() {
+    fn the_machine_s_use_is_a_rate_between_two_looks() {
         let dir = tempfile::tempdir().unwrap();
-        for (thread, text) in [(7, "100 10 1\n"), (8, "200 20 1\n")] {
-            let task = dir.path().join(format!("proc/7/task/{thread}"));
-            fs::create_dir_all(&task).unwrap();
-            fs::write(task.join("schedstat"), text).unwrap();
-        }
-        assert_eq!(waits(&Roots::at(dir.path()), &[7]), Some((300, 30)));
+        let roots = Roots::at(dir.path());
+        let mut machine = Machine::default();
+        assert!(machine.busy_cores(&roots, 1.0).abs() < 1e-9);
+        let stat = dir.path().join("proc/stat");
+        fs::create_dir_all(stat.parent().unwrap()).unwrap();
+        fs::write(&stat, "cpu  100 0 0 500 0 0 0 0 0 0\n").unwrap();
+        assert!(machine.busy_cores(&roots, 1.0).abs() < 1e-9);
+        fs::write(&stat, "cpu  400 0 0 700 0 0 0 0 0 0\n").unwrap();
+        assert!((machine.busy_cores(&roots, 2.0) - 1.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_service_has_the_quota_in_force_and_its_stalls() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join("sys/fs/cgroup").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        let stalled = |memory_us: u32, io_us: u32| {
+            for (name, us) in [("memory", memory_us), ("io", io_us)] {
+                let file = format!("unified/web/{name}.pressure");
+                write(&file, &format!("some avg10=0.00 total={us}\n"));
+            }
+        };
+        write("unified/cgroup.controllers", "");
+        write("cpu/web/cpu.stat", "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n");
+        write("cpu/web/cpu.cfs_quota_us", "50000\n");
+        write("cpu/web/cpu.cfs_period_us", "100000\n");
+        stalled(1000, 2000);
+        let roots = Roots::at(dir.path());
+        let hierarchies = Hierarchies::of(&roots);
+        let host = Host {
+            roots: &roots,
+            hierarchies: &hierarchies,
+        };
+        let place = Place {
+            group: Some("web".to_owned()),
+            pid: None,
+        };
+        let mut counters = Counters::default();
+        let mut look = || counters.look_at_service(host, &place, 0.25, &[]).unwrap();
+        let rates = look();
+        assert_eq!((rates.quota_cores, rates.stalled_share), (Some(0.5), None));
+        // Of 250 ms, 25 ms for memory and 50 ms for a disk.
+        stalled(26_000, 52_000);
+        assert_eq!(look().stalled_share, Some(0.2));
     }
 
     #[test]
@@ -220,27 +282,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let group = dir.path().join("sys/fs/cgroup/cpu/batch");
         let roots = Roots::at(dir.path());
-        let place = Place {
-            group: Some("batch".to_owned()),
-            pid: None,
-        };
         let mut counters = Counters::default();
-        assert!(counters.look(&roots, &place, 1.0, &[]).is_err());
+        let mut look = || {
+            let hierarchies = Hierarchies::of(&roots);
+            let host = Host {
+                roots: &roots,
+                hierarchies: &hierarchies,
+            };
+            counters.look_at_group(host, "batch", 1.0)
+        };
+        assert!(look().is_err());
         fs::create_dir_all(&group).unwrap();
         fs::write(
             group.join("cpu.stat"),
             "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n",
         )
         .unwrap();
-        counters.look(&roots, &place, 1.0, &[]).unwrap();
+        look().unwrap();
         fs::write(
             group.join("cpu.stat"),
             "nr_periods 20\nnr_throttled 8\nthrottled_time 0\n",
         )
         .unwrap();
-        let rates = counters.look(&roots, &place, 1.0, &[]).unwrap();
+        let rates = look().unwrap();
+        assert!(rates.used_s.abs() < 1e-9);
         assert!((rates.throttled_share - 0.3).abs() < 1e-9);
         fs::remove_dir_all(&group).unwrap();
-        assert!(counters.look(&roots, &place, 1.0, &[]).is_err());
+        assert!(look().is_err());
     }
 }

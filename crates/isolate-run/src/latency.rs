@@ -12,9 +12,6 @@ use crate::error::IsolateError;
 /// A source that has said nothing for this long, or for a window where windows are shorter, has no
 /// data.
 const STALE_AFTER: Duration = Duration::from_secs(5);
-/// Steps of the search for the share of slow requests: a share is found to a millionth.
-const SHARE_STEPS: u32 = 20;
-
 /// A source that is asked once a second is judged over this long at least: in a shorter window
 /// there may be no answer.
 const ASKED_WINDOW_MIN: Duration = Duration::from_secs(3);
@@ -125,45 +122,12 @@ fn tail(distribution: &Distribution, objective: &LatencyObjective) -> Option<Tai
     let quantile = objective.percentile / 100.0;
     let requests = distribution.requests();
     let latency_us = distribution.quantile_us(quantile)?;
-    let above = match distribution {
-        Distribution::Fine(_) | Distribution::Buckets(_) => {
-            let slow = share_above(distribution, 1000.0 * objective.latency_ms);
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                clippy::cast_precision_loss,
-                reason = "a share of a count"
-            )]
-            let above = (slow * requests as f64).round() as u64;
-            Some(above.min(requests))
-        }
-        _ => None,
-    };
     Some(Tail {
         quantile,
         latency_ms: latency_us / 1000.0,
         requests,
-        above,
+        above: distribution.above(1000.0 * objective.latency_ms),
     })
-}
-
-/// The share of requests that took longer, by halving.
-fn share_above(distribution: &Distribution, limit_us: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1.0);
-    if distribution
-        .quantile_us(1.0)
-        .is_none_or(|most| most <= limit_us)
-    {
-        return 0.0;
-    }
-    for _ in 0..SHARE_STEPS {
-        let middle = f64::midpoint(low, high);
-        match distribution.quantile_us(middle) {
-            Some(value) if value <= limit_us => low = middle,
-            _ => high = middle,
-        }
-    }
-    1.0 - high
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod check;
 mod config;
 mod counters;
 mod error;
+mod hardware;
 mod latency;
 mod record;
 mod run;
@@ -23,6 +24,7 @@ mod selftest;
 mod status;
 mod steer;
 mod subject;
+mod threads;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};

@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use host::RestoreReport;
+use host::{Journal, RestoreReport};
 use isolation::guarded;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::options::{RunOptions, Watcher};
-use self::session::Session;
+use self::session::{Session, steering};
 use self::subjects::{Steered, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
 use crate::record::RecordLine;
 use crate::status::{self, IsolationStatus};
+use crate::steer::Steer;
+use crate::watchdog::Watchdog;
 
 /// How often services and groups are looked for again.
 const FIND_EVERY: Duration = Duration::from_secs(2);
@@ -106,7 +108,7 @@ impl Session {
                 return Ok(());
             }
             if reload.swap(false, Ordering::Relaxed) {
-                self.reload(path, watcher)?;
+                self.reload(path, options.observe, watcher)?;
             }
             if self.found.is_none_or(|at| at.elapsed() >= FIND_EVERY) {
                 self.find()?;
@@ -137,7 +139,7 @@ impl Session {
                     }
                 });
             }
-            watcher.step(&self.status());
+            watcher.step(&|| self.status());
             next += self.step;
             // A machine that stood still does not catch up.
             next = next.max(Instant::now());
@@ -167,26 +169,45 @@ impl Session {
 
     /// Reads the configuration again. A controller of the same policy goes on with what it has
     /// learnt. A configuration that is wrong is said, and the old one stays.
-    fn reload(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+    fn reload(
+        &mut self,
+        path: &Path,
+        observes_always: bool,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
         let config = match IsolationConfig::read(path) {
             Ok(config) => config,
-            Err(error) => {
-                return self.note(watcher, &format!("the old configuration stays: {error}"));
-            }
+            Err(error) => return self.keep_old(&error, watcher),
+        };
+        let observe = observes_always || config.policy.observe;
+        // Another Slackline may hold the lock by now.
+        let begun = match self.observe && !observe {
+            true => match steering(&self.roots, &self.state_dir, watcher) {
+                Ok(begun) => Some(begun),
+                Err(error) => return self.keep_old(&error, watcher),
+            },
+            false => None,
         };
         if config.services != self.config.services {
             match open_services(&self.roots, &config) {
                 Ok(services) => self.services = services,
                 Err(error) => {
-                    return self.note(watcher, &format!("the old configuration stays: {error}"));
+                    if let Some((_, watchdog)) = begun {
+                        watchdog.dismiss();
+                    }
+                    return self.keep_old(&error, watcher);
                 }
             }
         }
-        if config.policy != self.config.policy {
+        let is_same = config.policy_settings() == self.config.policy_settings();
+        if !is_same || observe != self.observe {
+            // One that only observed has said what was never done.
             self.controller = guarded(&config.policy_settings());
-            self.step = Duration::from_secs_f64(config.policy.step_ms / 1000.0);
         }
-        if config.best_effort != self.config.best_effort {
+        self.step = Duration::from_secs_f64(config.policy.step_ms / 1000.0);
+        if observe != self.observe {
+            self.observe_or_act(begun, &config, watcher)?;
+        } else if config.best_effort != self.config.best_effort {
             self.exchange_groups(&config)?;
         }
         self.steer.reload(config.policy.link_device.clone());
@@ -194,6 +215,33 @@ impl Session {
         self.find()?;
         self.check_apart()?;
         self.note(watcher, "the configuration was read again")
+    }
+
+    fn keep_old(
+        &mut self,
+        error: &dyn std::fmt::Display,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
+        self.note(watcher, &format!("the old configuration stays: {error}"))
+    }
+
+    /// From only observing to acting, or back. The groups begin anew: what was started ends, and
+    /// nothing is in force.
+    fn observe_or_act(
+        &mut self,
+        begun: Option<(Journal, Watchdog)>,
+        config: &IsolationConfig,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
+        if !self.put_back()?.is_complete() {
+            // The watchdog tries again when its pipe closes.
+            self.note(watcher, "not everything could be put back yet")?;
+        }
+        self.observe = begun.is_none();
+        (self.journal, self.watchdog) = begun.unzip();
+        self.groups = config.best_effort.iter().cloned().map(steered).collect();
+        self.steer = Steer::new(self.roots.clone(), config.policy.link_device.clone());
+        Ok(())
     }
 
     /// Groups that are still named go on as they are; the others get back what they had.

@@ -39,6 +39,9 @@ pub struct ServiceStatus {
     pub quota_cores: Option<f64>,
     /// Seconds that its threads waited for a CPU per second that they ran.
     pub waiting_share: Option<f64>,
+    /// Share of the time in which a thread of it stood still for memory or a disk.
+    #[serde(default)]
+    pub stalled_share: Option<f64>,
 }
 
 /// A best-effort group.
@@ -52,6 +55,9 @@ pub struct GroupStatus {
     pub is_running: bool,
     /// CPU time per second.
     pub cpu_cores: f64,
+    /// CPU time since the start, in seconds.
+    #[serde(default)]
+    pub cpu_s: f64,
     /// Units of work so far, where it says.
     pub progress: Option<f64>,
     /// The settings in force by actuator, in words.

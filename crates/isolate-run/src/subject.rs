@@ -11,6 +11,20 @@ use crate::error::IsolateError;
 /// A shorter piece of a container's id could name two.
 const CONTAINER_ID_LEAST: usize = 12;
 
+/// The host, as it was when services and groups were last looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host<'a> {
+    pub(crate) roots: &'a Roots,
+    pub(crate) hierarchies: &'a Hierarchies,
+}
+
+impl Host<'_> {
+    fn has_group(self, group: &str) -> bool {
+        let top = self.hierarchies.controller("cpu");
+        top.is_some_and(|(_, top)| top.join(group.trim_matches('/')).is_dir())
+    }
+}
+
 /// Where something runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -22,10 +36,11 @@ pub(crate) struct Place {
 
 impl Place {
     /// Whether it has a process. Of a service that is named by a process this is that process.
-    pub(crate) fn is_running(&self, roots: &Roots) -> bool {
+    pub(crate) fn is_running(&self, host: Host<'_>) -> bool {
         match (&self.group, self.pid) {
-            (None, Some(pid)) => host::start_time(roots, pid).is_ok(),
-            _ => !self.pids(roots).is_empty(),
+            (Some(group), _) => host::has_process(host.hierarchies, group).unwrap_or(false),
+            (None, Some(pid)) => host::start_time(host.roots, pid).is_ok(),
+            (None, None) => false,
         }
     }
 
@@ -137,6 +152,37 @@ pub(crate) fn place_of(roots: &Roots, service: &Service) -> Result<Place, Isolat
     })
 }
 
+/// As [`place_of`], of a service that was there before. A group that was found by its name and still
+/// exists is not searched for again: the search goes through all groups of the host.
+pub(crate) fn place_again(
+    host: Host<'_>,
+    service: &Service,
+    known: Option<&Place>,
+) -> Result<Place, IsolateError> {
+    let is_by_name = service.unit.is_some() || service.container.is_some();
+    match known {
+        Some(place) if is_by_name && is_still_there(host, place) => Ok(place.clone()),
+        _ => place_of(host.roots, service),
+    }
+}
+
+fn is_still_there(host: Host<'_>, place: &Place) -> bool {
+    let group = place.group.as_deref();
+    group.is_some_and(|group| host.has_group(group))
+}
+
+/// As [`group_of_work`], of work that was there before.
+pub(crate) fn group_again(
+    host: Host<'_>,
+    work: &BestEffort,
+    known: Option<&Place>,
+) -> Result<Option<String>, IsolateError> {
+    match known {
+        Some(place) if is_still_there(host, place) => Ok(place.group.clone()),
+        _ => group_of_work(host.roots, work),
+    }
+}
+
 /// The group of best-effort work that exists already; `None` where Slackline makes it.
 pub(crate) fn group_of_work(
     roots: &Roots,
@@ -194,9 +240,10 @@ mod tests {
         )
         .unwrap();
         let roots = Roots::at(dir.path());
+        let found = "system.slice/web.service";
         assert_eq!(
             by_unit(&roots, "service web", "web.service").unwrap(),
-            "system.slice/web.service"
+            found
         );
         assert_eq!(
             by_container(&roots, "service c", &id[..12]).unwrap(),
@@ -208,5 +255,33 @@ mod tests {
         assert!(error.starts_with("service db is not there"), "{error}");
         assert!(by_container(&roots, "service c", "0123").is_err());
         assert!(by_path(&roots, "service r", "/").is_err());
+    }
+
+    #[test]
+    fn a_unit_that_is_still_there_is_not_searched_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("sys/fs/cgroup/cpu");
+        let make = |group: &str| std::fs::create_dir_all(top.join(group)).unwrap();
+        make("b.slice/web.service");
+        let roots = Roots::at(dir.path());
+        let hierarchies = Hierarchies::of(&roots);
+        let host = Host {
+            roots: &roots,
+            hierarchies: &hierarchies,
+        };
+        let text = r#"{ "unit": "web.service", "objective": { "p99_ms": 5 } }"#;
+        let service: Service = serde_json::from_str(text).unwrap();
+        let work: BestEffort = serde_json::from_str(r#"{ "unit": "web.service" }"#).unwrap();
+        let known = place_of(&roots, &service).unwrap();
+        // Another one of that name would be found first.
+        make("a.slice/web.service");
+        let again = place_again(host, &service, Some(&known)).unwrap();
+        assert_eq!(again.group.as_deref(), Some("b.slice/web.service"));
+        let group = || group_again(host, &work, Some(&known)).unwrap();
+        assert_eq!(group().as_deref(), Some("b.slice/web.service"));
+        std::fs::remove_dir_all(top.join("b.slice")).unwrap();
+        let again = place_again(host, &service, Some(&known)).unwrap();
+        assert_eq!(again.group.as_deref(), Some("a.slice/web.service"));
+        assert_eq!(group().as_deref(), Some("a.slice/web.service"));
     }
 }

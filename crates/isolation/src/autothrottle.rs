@@ -39,9 +39,10 @@ pub(crate) struct Captain {
 }
 
 impl Captain {
-    /// One second has passed.
-    fn step(&mut self, service: &ServiceSeen, cores: f64, target: f64) -> Option<Reason> {
-        self.history.push_back(service.cpu_cores);
+    /// One second has passed, in which the service used so many cores and was throttled in this
+    /// share of its periods.
+    fn step(&mut self, used_cores: f64, ratio: f64, cores: f64, target: f64) -> Option<Reason> {
+        self.history.push_back(used_cores);
         if self.history.len() > HISTORY {
             self.history.pop_front();
         }
@@ -52,7 +53,6 @@ impl Captain {
             self.quota_cores = Some(self.proposal(cores));
             return Some(Reason::Start);
         };
-        let ratio = service.throttled_share;
         self.margin = (self.margin + ratio - target).max(0.0);
         if ratio > ALPHA * target {
             // Too far: back to what was there before the last cut, or more by the ratio.
@@ -89,9 +89,35 @@ impl Captain {
     }
 }
 
+/// What was seen since the captain last acted: a step of the loop has two or three quota periods,
+/// the captain's second has ten.
+#[derive(Debug, Default)]
+struct Second {
+    cpu_cores: f64,
+    throttled_share: f64,
+    looks: u64,
+}
+
+impl Second {
+    fn add(&mut self, service: &ServiceSeen) {
+        self.cpu_cores += service.cpu_cores;
+        self.throttled_share += service.throttled_share;
+        self.looks += 1;
+    }
+
+    /// Means of the looks.
+    fn take(&mut self) -> (f64, f64) {
+        let looks = number(self.looks.max(1));
+        let means = (self.cpu_cores / looks, self.throttled_share / looks);
+        *self = Self::default();
+        means
+    }
+}
+
 #[derive(Debug)]
 struct Steered {
     captain: Captain,
+    second: Second,
     rung: usize,
     harm: HarmMemory,
     step: Option<i64>,
@@ -118,24 +144,28 @@ impl Default for Autothrottle {
 
 impl IsolationController for Autothrottle {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
-        if !self.every.is_due(now_s) {
-            return Vec::new();
-        }
+        let is_due = self.every.is_due(now_s);
         for service in &seen.services {
             let steered = self
                 .services
                 .entry(service.name.clone())
                 .or_insert_with(|| Steered {
                     captain: Captain::default(),
+                    second: Second::default(),
                     rung: 0,
                     harm: HarmMemory::default(),
                     step: None,
                     tower: Every::s(service.window_s),
                     why: Reason::Start,
                 });
+            steered.second.add(service);
+            if !is_due {
+                continue;
+            }
+            let (used_cores, ratio) = steered.second.take();
             let load = service
                 .load
-                .unwrap_or(service.cpu_cores / seen.machine.cores.max(1.0));
+                .unwrap_or(used_cores / seen.machine.cores.max(1.0));
             let step = load_step_near(load, steered.step);
             steered.step = Some(step);
             if steered.tower.is_due(now_s)
@@ -161,7 +191,8 @@ impl IsolationController for Autothrottle {
                 }
             }
             let target = LADDER[steered.rung];
-            if let Some(why) = steered.captain.step(service, seen.machine.cores, target) {
+            let cores = seen.machine.cores;
+            if let Some(why) = steered.captain.step(used_cores, ratio, cores, target) {
                 steered.why = why;
             }
             if let Some(quota) = steered.captain.quota_cores {
@@ -191,45 +222,69 @@ impl IsolationController for Autothrottle {
 mod tests {
     use super::*;
 
-    fn service(cpu_cores: f64, throttled_share: f64) -> ServiceSeen {
-        ServiceSeen {
-            cpu_cores,
-            throttled_share,
-            ..ServiceSeen::without_data("web", 5.0)
-        }
-    }
-
     #[test]
     fn the_captain_cuts_to_what_was_used_and_goes_back_when_throttled() {
         let mut captain = Captain::default();
         for _ in 0..20 {
-            captain.step(&service(1.0, 0.0), 8.0, 0.04);
+            captain.step(1.0, 0.0, 8.0, 0.04);
         }
         assert!((captain.quota_cores.unwrap() - 1.0).abs() < 1e-9);
         assert_eq!(
-            captain.step(&service(1.0, 0.5), 8.0, 0.04),
+            captain.step(1.0, 0.5, 8.0, 0.04),
             Some(Reason::Throttled)
         );
         assert!((captain.quota_cores.unwrap() - 1.38).abs() < 1e-9);
         // The margin that was built up keeps the quota where it is.
         let before = captain.quota_cores;
-        captain.step(&service(1.3, 0.0), 8.0, 0.04);
+        captain.step(1.3, 0.0, 8.0, 0.04);
         assert_eq!(captain.quota_cores, before);
+    }
+
+    #[test]
+    fn the_captain_s_second_is_the_mean_of_its_steps() {
+        let service = |cpu_cores, throttled_share| ServiceSeen {
+            cpu_cores,
+            throttled_share,
+            ..ServiceSeen::without_data("web", 5.0)
+        };
+        let mut second = Second::default();
+        assert_eq!(second.take(), (0.0, 0.0));
+        for (cpu_cores, throttled_share) in [(2.0, 1.0), (1.0, 0.0), (1.0, 0.0), (4.0, 0.0)] {
+            second.add(&service(cpu_cores, throttled_share));
+        }
+        assert_eq!(second.take(), (2.0, 0.25));
+        let mut policy = Autothrottle::default();
+        let mut step = |throttled_share, at_s: f64| {
+            let seen = MachineObservation {
+                services: vec![service(1.0, throttled_share)],
+                ..MachineObservation::of_cores(8.0)
+            };
+            policy.step(&seen, at_s)
+        };
+        // Throttled in one of four steps of each second: the captain does not overlook it.
+        let mut said = Vec::new();
+        for quarter in 0..80 {
+            let share = if quarter % 4 == 1 && quarter > 60 { 1.0 } else { 0.0 };
+            said.extend(step(share, f64::from(quarter) * 0.25));
+        }
+        let reasons: Vec<Reason> = said.iter().map(|decision| decision.reason).collect();
+        assert_eq!(reasons[0], Reason::Start);
+        assert_eq!(reasons[1..], [Reason::Throttled; 4]);
     }
 
     #[test]
     fn a_cut_that_throttles_is_undone() {
         let mut captain = Captain::default();
         for _ in 0..12 {
-            captain.step(&service(4.0, 0.0), 8.0, 0.04);
+            captain.step(4.0, 0.0, 8.0, 0.04);
         }
         for _ in 0..HISTORY {
-            captain.step(&service(1.0, 0.0), 8.0, 0.04);
+            captain.step(1.0, 0.0, 8.0, 0.04);
         }
         let cut = captain.quota_cores.unwrap();
         assert!(cut <= 2.0 + 1e-9, "{cut}");
         captain.before_cut = Some(4.0);
-        captain.step(&service(1.0, 0.2), 8.0, 0.04);
+        captain.step(1.0, 0.2, 8.0, 0.04);
         assert!((captain.quota_cores.unwrap() - 4.0).abs() < 1e-9);
     }
 }

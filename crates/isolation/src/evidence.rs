@@ -1,5 +1,6 @@
 //! The requests that a controller has seen since it last acted.
 
+use crate::alarm::{Signals, highest};
 use crate::numbers::number;
 use crate::tail::Tail;
 
@@ -10,16 +11,17 @@ pub(crate) struct Evidence {
     above: u64,
     has_counts: bool,
     weighted_ms: f64,
-    pub(crate) worst_waiting: f64,
+    /// The highest that the fast loop's signals were.
+    pub(crate) worst: Signals,
 }
 
 impl Evidence {
-    pub(crate) fn add(&mut self, tail: &Tail, waiting: f64) {
+    pub(crate) fn add(&mut self, tail: &Tail, signals: Signals) {
         self.has_counts = tail.above.is_some() && (self.requests == 0 || self.has_counts);
         self.requests += tail.requests;
         self.above += tail.above.unwrap_or(0);
         self.weighted_ms += number(tail.requests) * tail.latency_ms;
-        self.worst_waiting = self.worst_waiting.max(waiting);
+        self.worst = highest(self.worst, signals);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -4,6 +4,7 @@
 //! One departure: read literally, the paper's branches on slack run only for a load between 0.80
 //! and 0.85. Here the slack is judged independently of the load.
 
+use crate::alarm::Signals;
 use crate::controller::{Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
@@ -136,7 +137,7 @@ impl Heracles {
         self.recent.resize(seen.services.len(), Evidence::default());
         for (evidence, service) in self.recent.iter_mut().zip(&seen.services) {
             if let Some(fresh) = &service.fresh {
-                evidence.add(fresh, 0.0);
+                evidence.add(fresh, Signals::default());
             }
         }
     }

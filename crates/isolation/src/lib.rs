@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod autothrottle;
 mod ceiling;
 mod controller;

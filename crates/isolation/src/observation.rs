@@ -41,6 +41,9 @@ pub struct ServiceSeen {
     /// Seconds that its threads waited for a CPU, per second that they ran; `None` where the kernel
     /// does not count.
     pub waiting_share: Option<f64>,
+    /// Share of the time in which a thread stood still for memory or a disk (PSI); `None` where the
+    /// kernel does not count.
+    pub stalled_share: Option<f64>,
     /// DRAM bandwidth, where it is measured.
     pub dram_gb_per_s: Option<f64>,
     /// Outgoing network traffic, where it is measured.
@@ -64,6 +67,7 @@ impl ServiceSeen {
             quota_cores: None,
             throttled_share: 0.0,
             waiting_share: None,
+            stalled_share: None,
             dram_gb_per_s: None,
             egress_mbit_per_s: None,
         }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::alarm::signals;
 use crate::autothrottle::LEAST_CORES;
 use crate::controller::Outbox;
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
@@ -80,7 +81,7 @@ impl Reserved {
             return;
         };
         if age_s >= SETTLE_S {
-            self.evidence.add(&fresh, service.throttled_share);
+            self.evidence.add(&fresh, signals(service));
         }
         let tail = self.evidence.tail(window.quantile);
         let is_whole = age_s >= service.window_s;

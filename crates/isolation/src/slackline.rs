@@ -4,9 +4,9 @@
 //! - The slow loop collects the service's requests since the last act. It acts only when the tail
 //!   is beyond its sampling error: a clear violation takes budget away at once, a clear margin
 //!   gives more.
-//! - The fast loop watches how long the service's threads wait for a CPU. A rise halves the budget
-//!   before the tail can tell. If the tail then shows no harm, the budget comes back and the
-//!   threshold rises, so false alarms die out.
+//! - The fast loop ([`crate::alarm`]) watches how long the service's threads wait for a CPU, for
+//!   memory or for a disk. A rise halves the budget before the tail can tell. If the tail then shows
+//!   no harm, the budget comes back and the threshold rises, so false alarms die out.
 //! - What did harm is remembered by load and groups, and not tried again for a time that doubles.
 //!   Below a remembered level the search halves the distance, and stops close to it. So there is no
 //!   limit cycle.
@@ -14,6 +14,7 @@
 //! One act a step. With no best-effort group it gives back the service's own reserved cores
 //! ([`crate::reclaim`]).
 
+use crate::alarm::{Alarm, Signals, highest, signals};
 use crate::controller::{IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
@@ -53,14 +54,6 @@ const EVIDENCE_WINDOWS: f64 = 4.0;
 /// Peeking at every step makes false alarms likelier than one look at the end, so an early look
 /// wants more.
 const EARLY_Z: f64 = 3.0;
-/// The fast loop's threshold: so many times the highest share seen in a window without harm.
-const ALARM_FACTOR: f64 = 3.0;
-/// The threshold is never below this share of waiting.
-const ALARM_LEAST: f64 = 0.05;
-/// A false alarm raises the threshold by this factor.
-const ALARM_RAISE: f64 = 1.3;
-/// Steps in a row above the threshold.
-const ALARM_STEPS: u32 = 2;
 /// What best-effort work may send is thought over this often, and set anew where it changes by more
 /// than this share.
 const EGRESS_EVERY_S: f64 = 1.0;
@@ -71,16 +64,6 @@ const EGRESS_FALL: f64 = 0.006;
 /// objective's windows, and each further time twice as long, up to the longest wait.
 const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
 const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
-
-/// The fast loop's threshold.
-#[derive(Clone, Copy, Debug, Default)]
-struct Alarm {
-    /// `None` until a window without harm has shown what is usual.
-    threshold: Option<f64>,
-    steps: u32,
-    /// The budget that an alarm took away.
-    taken_from: Option<f64>,
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Slackline {
@@ -150,7 +133,7 @@ impl Slackline {
         }
         for (evidence, service) in self.evidence.iter_mut().zip(&seen.services) {
             if let Some(tail) = &service.fresh {
-                evidence.add(tail, service.waiting_share.unwrap_or(0.0));
+                evidence.add(tail, signals(service));
             }
         }
     }
@@ -191,15 +174,6 @@ impl Slackline {
             worst = worst.min(verdict);
         }
         (worst, may_grow)
-    }
-
-    fn is_fast_alarm(&mut self, seen: &MachineObservation) -> bool {
-        let waiting = waiting(seen);
-        match self.alarm.threshold {
-            Some(threshold) if waiting > threshold && self.budget > 0.0 => self.alarm.steps += 1,
-            _ => self.alarm.steps = 0,
-        }
-        self.alarm.steps >= ALARM_STEPS && self.alarm.taken_from.is_none()
     }
 
     fn violated(&mut self, seen: &MachineObservation, now_s: f64) {
@@ -280,14 +254,10 @@ impl Slackline {
         LEAST_CORES * number(seen.running_groups().count().max(1) as u64)
     }
 
-    /// A window without harm shows what waiting is usual.
+    /// A window without harm shows what is usual.
     fn learn_usual(&mut self) {
-        let worst = self.evidence.iter().map(|evidence| evidence.worst_waiting);
-        let usual = (ALARM_FACTOR * worst.fold(0.0, f64::max)).max(ALARM_LEAST);
-        // A rise that has just begun is not usual yet.
-        let raised = |known: f64| usual.clamp(known, ALARM_RAISE * known);
-        let threshold = self.alarm.threshold.map_or(usual, raised);
-        self.alarm.threshold = Some(threshold);
+        let worst = self.evidence.iter().map(|evidence| evidence.worst);
+        self.alarm.learn(worst.fold(Signals::default(), highest));
     }
 
     fn decide(&mut self, seen: &MachineObservation, now_s: f64) {
@@ -306,10 +276,8 @@ impl Slackline {
             self.set(budget, Reason::Remembered, now_s);
             return;
         }
-        if self.is_fast_alarm(seen) {
-            self.alarm.taken_from = Some(self.budget);
-            self.alarm.threshold = self.alarm.threshold.map(|known| known * ALARM_RAISE);
-            self.alarm.steps = 0;
+        if self.alarm.is_raised(seen, self.budget > 0.0) {
+            self.alarm.take(self.budget);
             // What was measured until now still counts: it may show at once that there was harm.
             let budget = self.budget / 2.0;
             let (verdict, _) = self.judge(seen, age_s);
@@ -366,17 +334,6 @@ fn longest_window_s(seen: &MachineObservation) -> f64 {
     windows.fold(GROW_AFTER_S, f64::max)
 }
 
-/// The highest share of waiting, or of throttled periods, of all services.
-fn waiting(seen: &MachineObservation) -> f64 {
-    let shares = seen.services.iter().map(|service| {
-        service
-            .waiting_share
-            .unwrap_or(0.0)
-            .max(service.throttled_share)
-    });
-    shares.fold(0.0, f64::max)
-}
-
 impl IsolationController for Slackline {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         if seen.groups.is_empty() {
@@ -417,7 +374,7 @@ impl IsolationController for Slackline {
 
     fn resume(&mut self, now_s: f64) {
         self.forget(now_s);
-        self.alarm.steps = 0;
+        self.alarm.calm();
         self.reclaim.resume(now_s);
     }
 

@@ -55,6 +55,17 @@ impl Distribution {
         }
     }
 
+    /// How many requests took longer than this, in microseconds. `None` of nothing, and of a figure,
+    /// which does not tell.
+    #[must_use]
+    pub fn above(&self, limit_us: f64) -> Option<u64> {
+        match self {
+            Self::Empty | Self::Figure { .. } => None,
+            Self::Fine(fine) => Some(fine.above(limit_us)),
+            Self::Buckets(buckets) => Some(buckets.above(limit_us)),
+        }
+    }
+
     /// Joins what came later. What cannot be joined (other buckets, another figure) is replaced by
     /// it.
     pub fn merge(&mut self, later: &Self) {
@@ -114,6 +125,21 @@ impl Fine {
         Some(self.0.median_equivalent(bucket_ns) as f64 / 1000.0)
     }
 
+    /// Requests that took longer than this, to within the histogram's relative error.
+    fn above(&self, limit_us: f64) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast saturates, and no latency is below 0"
+        )]
+        let limit_ns = ((1000.0 * limit_us) as u64).min(1 << 62);
+        let (first, last) = (self.0.next_non_equivalent(limit_ns), self.0.max());
+        match first <= last {
+            true => self.0.count_between(first, last),
+            false => 0,
+        }
+    }
+
     /// The mean, in microseconds.
     #[must_use]
     pub fn mean_us(&self) -> f64 {
@@ -124,6 +150,13 @@ impl Fine {
     pub fn merge(&mut self, other: &Self) {
         // It grows by itself, and both have the same digits: nothing is left that fails.
         let _ = self.0.add(&other.0);
+    }
+
+    /// Takes away what was joined before. `false` where that was never joined: then the counts mean
+    /// nothing any more.
+    #[must_use]
+    pub(crate) fn remove(&mut self, other: &Self) -> bool {
+        self.0.subtract(&other.0).is_ok()
     }
 
     /// Removes all requests.
@@ -194,6 +227,31 @@ impl Buckets {
         whole
     }
 
+    /// Requests that took longer than this, interpolated within the bucket. How long those beyond
+    /// the last bound took is not known: they count as slower than any limit.
+    fn above(&self, limit_us: f64) -> u64 {
+        let mut lower_us = 0.0;
+        let mut above = 0.0;
+        for (bound_us, count) in self.bounds_us.iter().zip(&self.counts) {
+            let width_us = bound_us - lower_us;
+            above += match bound_us.is_infinite() {
+                true => *count,
+                false if width_us > 0.0 => {
+                    count * ((bound_us - limit_us) / width_us).clamp(0.0, 1.0)
+                }
+                false => 0.0,
+            };
+            lower_us = *bound_us;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts are finite and not below 0, and a cast saturates"
+        )]
+        let whole = above.round() as u64;
+        whole.min(self.requests())
+    }
+
     /// A quantile, interpolated within its bucket as Prometheus' `histogram_quantile` does. In the
     /// infinite bucket it is that bucket's lower bound.
     #[must_use]
@@ -246,6 +304,44 @@ mod tests {
         assert_eq!(buckets.quantile_us(0.25), Some(500.0));
         assert_eq!(buckets.quantile_us(0.7), Some(1500.0));
         assert_eq!(buckets.quantile_us(0.99), Some(2000.0));
+    }
+
+    #[test]
+    fn slow_requests_are_counted() {
+        let mut fine = Fine::default();
+        (1..=1000_u64).for_each(|us| fine.record_ns(us * 1000));
+        let fine = Distribution::Fine(fine);
+        for (limit_us, above) in [(0.0, 1000), (700.0, 300), (999.9, 0), (1000.0, 0), (1e12, 0)] {
+            let found = fine.above(limit_us).unwrap();
+            assert!(found.abs_diff(above) <= 1, "{limit_us}: {found}");
+        }
+        let buckets =
+            Buckets::from_cumulative(vec![(1000.0, 50.0), (2000.0, 90.0), (f64::INFINITY, 100.0)])
+                .unwrap();
+        let buckets = Distribution::Buckets(buckets);
+        // What is beyond the last bound is slower than any limit.
+        for (limit_us, above) in [(500.0, 75), (1000.0, 50), (1750.0, 20), (2000.0, 10), (9e9, 10)] {
+            assert_eq!(buckets.above(limit_us), Some(above), "{limit_us}");
+        }
+        assert_eq!(Distribution::Empty.above(1.0), None);
+    }
+
+    #[test]
+    fn what_was_joined_can_be_taken_away_again() {
+        let of = |latencies: &[u64]| {
+            let mut fine = Fine::default();
+            latencies.iter().for_each(|us| fine.record_ns(us * 1000));
+            fine
+        };
+        let (old, new) = (of(&[10, 5000, 20]), of(&[30, 40]));
+        let mut sum = old.clone();
+        sum.merge(&new);
+        assert!(sum.remove(&old));
+        assert_eq!(sum.requests(), 2);
+        assert!((sum.quantile_us(1.0).unwrap() - 40.0).abs() < 0.1);
+        assert!(sum.remove(&new));
+        assert_eq!((sum.requests(), sum.quantile_us(0.5)), (0, None));
+        assert!(!sum.remove(&of(&[7])));
     }
 
     #[test]

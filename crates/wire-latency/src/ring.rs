@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Blocks of the ring, and bytes of each: 4 MiB hold about 25,000 packets.
-const BLOCKS: u32 = 16;
+pub(crate) const BLOCKS: u32 = 16;
 const BLOCK_BYTES: u32 = 256 << 10;
 /// The kernel asks for a frame size, which packets of varying length need not keep to.
 const FRAME_BYTES: u32 = 2048;
@@ -147,9 +147,9 @@ impl Ring {
         }
     }
 
-    /// Hands every packet of every finished block to `take`, oldest first.
-    pub(crate) fn drain(&mut self, mut take: impl FnMut(Packet<'_>)) {
-        for _ in 0..BLOCKS {
+    /// Hands every packet of every finished block to `take`, oldest first; so many blocks.
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(Packet<'_>)) -> u32 {
+        for blocks in 0..BLOCKS {
             let at = self.next * BLOCK_BYTES as usize;
             // SAFETY: `next` is below BLOCKS, so the block lies within the mapping.
             let block = unsafe { self.map.add(at) };
@@ -157,7 +157,7 @@ impl Ring {
             // turns.
             let status = unsafe { AtomicU32::from_ptr(block.add(STATUS_AT).cast()) };
             if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
-                return;
+                return blocks;
             }
             // SAFETY: the block is BLOCK_BYTES long, and the kernel leaves it alone until the
             // status is given back.
@@ -166,6 +166,7 @@ impl Ring {
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next = (self.next + 1) % BLOCKS as usize;
         }
+        BLOCKS
     }
 
     /// What the kernel has counted since the last call.

@@ -4,15 +4,18 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, Fine};
 use crate::reading::{Counts, Look, NoData, Reading, Slice};
 
 /// Above this share of ambiguous exchanges the rest says too little of all.
 const AMBIGUOUS_SHARE_MAX: f64 = 0.5;
 /// Above this share of dropped packets too many requests or answers are missing.
 const DROPPED_SHARE_MAX: f64 = 0.1;
-/// Slices that are kept at most: ten minutes at ten polls a second.
+/// Slices that are kept at most.
 const SLICES_MAX: usize = 6000;
+/// A slice that is shorter than this part of the window is joined with the one before it: a
+/// histogram of a slice takes about 60 KiB, and a window can have thousands of polls.
+const SLICES_OF_A_WINDOW: u32 = 256;
 
 /// Which data make a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +43,8 @@ impl Default for WindowRules {
 pub struct Window {
     rules: WindowRules,
     slices: VecDeque<Dated>,
+    /// The fine histograms of all slices, joined: a look does not join them again.
+    sum: Fine,
     /// Everything since the last restart.
     total: Joined,
     /// What the last poll failed with.
@@ -59,10 +64,41 @@ impl Dated {
     fn length(&self) -> Duration {
         self.end.saturating_duration_since(self.begin)
     }
+
+    /// The fine histogram, where slices are to be added up.
+    fn fine(&self) -> Option<&Fine> {
+        match &self.slice.distribution {
+            Distribution::Fine(fine) if self.slice.own_window.is_none() => Some(fine),
+            _ => None,
+        }
+    }
+
+    /// Joins the slice that follows at once, so that both are one of at most this length; the other
+    /// one where that cannot be.
+    fn join(&mut self, later: Self, at_most: Duration) -> Option<Self> {
+        let is_short = later.end.saturating_duration_since(self.begin) <= at_most;
+        let are_fine = self.fine().is_some() && later.fine().is_some();
+        if !is_short || !are_fine || self.end != later.begin {
+            return Some(later);
+        }
+        let share_of = |dated: &Self| dated.length().as_secs_f64() * dated.slice.sampled_share;
+        let looked_at_s = share_of(self) + share_of(&later);
+        self.end = later.end;
+        let length_s = self.length().as_secs_f64();
+        let (mine, later) = (&mut self.slice, later.slice);
+        if length_s > 0.0 {
+            mine.sampled_share = looked_at_s / length_s;
+        }
+        mine.own_cpu_s += later.own_cpu_s;
+        mine.counts.add(&later.counts);
+        mine.distribution.merge(&later.distribution);
+        (mine.waiting, mine.oldest_waiting_s) = (later.waiting, later.oldest_waiting_s);
+        None
+    }
 }
 
 /// Slices one after the other, as one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Joined {
     length_s: f64,
     /// Time that was looked at: a slice counts for the share that it sampled.
@@ -77,21 +113,26 @@ struct Joined {
 
 impl Joined {
     fn add(&mut self, length: Duration, later: &Slice) {
+        self.add_counts(length, later);
+        if later.own_window.is_some() {
+            self.distribution = later.distribution.clone();
+        } else {
+            self.distribution.merge(&later.distribution);
+        }
+    }
+
+    /// All but the latencies.
+    fn add_counts(&mut self, length: Duration, later: &Slice) {
         let length_s = length.as_secs_f64();
         self.length_s += length_s;
         self.looked_at_s += length_s * later.sampled_share;
         self.own_cpu_s += later.own_cpu_s;
         self.own_window = later.own_window;
         self.counts.add(&later.counts);
-        if later.own_window.is_some() {
-            self.distribution = later.distribution.clone();
-        } else {
-            self.distribution.merge(&later.distribution);
-        }
         (self.waiting, self.oldest_waiting_s) = (later.waiting, later.oldest_waiting_s);
     }
 
-    fn reading(&self, age: Duration) -> Reading {
+    fn into_reading(self, age: Duration) -> Reading {
         let share = |part: f64, otherwise| match self.length_s > 0.0 {
             true => part / self.length_s,
             false => otherwise,
@@ -106,7 +147,7 @@ impl Joined {
             waiting: self.waiting,
             oldest_waiting_s: self.oldest_waiting_s,
             own_cpu_cores: share(self.own_cpu_s, 0.0),
-            distribution: self.distribution.clone(),
+            distribution: self.distribution,
         }
     }
 }
@@ -118,6 +159,7 @@ impl Window {
         Self {
             rules,
             slices: VecDeque::new(),
+            sum: Fine::default(),
             total: Joined::default(),
             failure: None,
             since: None,
@@ -126,8 +168,7 @@ impl Window {
 
     /// Forgets what began before `now`.
     pub fn restart(&mut self, now: Instant) {
-        self.slices.clear();
-        self.total = Joined::default();
+        self.clear();
         self.failure = None;
         self.since = Some(now);
     }
@@ -142,14 +183,13 @@ impl Window {
                 self.failure = None;
                 let dated = Dated { begin, end, slice };
                 self.total.add(dated.length(), &dated.slice);
-                self.slices.push_back(dated);
+                self.append(dated);
             }
             Err(NoData::Starting) => {}
             Err(failure) => {
                 // The service is another one since: what the former took says nothing of it.
                 if failure == NoData::Reset {
-                    self.slices.clear();
-                    self.total = Joined::default();
+                    self.clear();
                 }
                 self.failure = Some(failure);
             }
@@ -160,7 +200,39 @@ impl Window {
             .is_some_and(|oldest| end.duration_since(oldest.end) >= self.rules.length)
             || self.slices.len() > SLICES_MAX
         {
-            self.slices.pop_front();
+            self.drop_oldest();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.slices.clear();
+        self.sum = Fine::default();
+        self.total = Joined::default();
+    }
+
+    fn append(&mut self, dated: Dated) {
+        if let Some(fine) = dated.fine() {
+            self.sum.merge(fine);
+        }
+        let at_most = self.rules.length / SLICES_OF_A_WINDOW;
+        let rest = match self.slices.back_mut() {
+            Some(last) => last.join(dated, at_most),
+            None => Some(dated),
+        };
+        self.slices.extend(rest);
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.slices.pop_front() else {
+            return;
+        };
+        if let Some(fine) = oldest.fine()
+            && !self.sum.remove(fine)
+        {
+            // A count that was too large for its counter is not what was added.
+            self.sum = Fine::default();
+            let rest = self.slices.iter().filter_map(Dated::fine);
+            rest.for_each(|fine| self.sum.merge(fine));
         }
     }
 
@@ -178,12 +250,29 @@ impl Window {
     /// The reason for no data.
     pub fn look_over(&self, now: Instant, length: Duration) -> Look {
         let age = self.age(now)?;
-        let within = |dated: &&Dated| now.saturating_duration_since(dated.end) < length;
+        let is_before = |dated: &Dated| now.saturating_duration_since(dated.end) >= length;
+        let first = self.slices.partition_point(is_before);
         let mut joined = Joined::default();
-        for dated in self.slices.iter().filter(within) {
-            joined.add(dated.length(), &dated.slice);
+        let sum = self.sum_from(first);
+        for dated in self.slices.range(first..) {
+            match sum {
+                Some(_) => joined.add_counts(dated.length(), &dated.slice),
+                None => joined.add(dated.length(), &dated.slice),
+            }
         }
-        self.judge(joined.reading(age))
+        joined.distribution = sum.map_or(joined.distribution, Distribution::Fine);
+        self.judge(joined.into_reading(age))
+    }
+
+    /// The sum of the slices from this one on. `None` where joining them costs less, or where slices
+    /// are not added up.
+    fn sum_from(&self, first: usize) -> Option<Fine> {
+        if first > self.slices.len() / 2 || self.slices.iter().any(|dated| dated.fine().is_none()) {
+            return None;
+        }
+        let mut sum = self.sum.clone();
+        let mut before = self.slices.range(..first).filter_map(Dated::fine);
+        before.all(|fine| sum.remove(fine)).then_some(sum)
     }
 
     /// Age of the newest data, where it is not too old.
@@ -211,7 +300,7 @@ impl Window {
     /// The reason for no data.
     pub fn look_since_restart(&self, now: Instant) -> Look {
         let age = self.age(now)?;
-        self.judge(self.total.reading(age))
+        self.judge(self.total.clone().into_reading(age))
     }
 
     fn judge(&self, reading: Reading) -> Look {
@@ -247,8 +336,9 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::distribution::Fine;
 
     const RULES: WindowRules = WindowRules {
         length: Duration::from_secs(10),
@@ -405,6 +495,68 @@ mod tests {
         window.push(at(4000), at(5000), Ok(slice(150, 1)));
         assert_eq!(window.look(at(5000)).unwrap().requests, 150);
         assert_eq!(window.look_since_restart(at(5000)).unwrap().requests, 150);
+    }
+
+    #[test]
+    fn short_slices_of_a_long_window_are_joined() {
+        let mut window = Window::new(RULES);
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        for poll in 0..2000 {
+            let shared = Slice {
+                sampled_share: 0.5,
+                own_cpu_s: 0.001,
+                waiting: poll,
+                ..slice(3, 1 + poll)
+            };
+            window.push(at(10 * poll), at(10 * (poll + 1)), Ok(shared));
+        }
+        assert!(window.slices.len() <= 350, "{}", window.slices.len());
+        let reading = window.look(at(20_000)).unwrap();
+        // The oldest slice that is left may have begun before the window.
+        assert!((3000..=3012).contains(&reading.requests), "{reading:?}");
+        assert!((reading.sampled_share - 0.5).abs() < 1e-9, "{reading:?}");
+        assert!((reading.own_cpu_cores - 0.1).abs() < 1e-9, "{reading:?}");
+        assert_eq!(reading.waiting, 1999);
+        // A gap between two polls stays one.
+        window.push(at(21_000), at(21_010), Ok(slice(1, 1)));
+        assert_eq!(window.slices.back().unwrap().begin, at(21_000));
+    }
+
+    proptest! {
+        #[test]
+        fn a_look_is_the_sum_of_the_slices_within(
+            polls in prop::collection::vec((40_u64..900, prop::collection::vec(1_u64..100_000_000, 0..5)), 1..60),
+            length_ms in 100_u64..10_000,
+            later_ms in 0_u64..2000,
+        ) {
+            let mut window = Window::new(WindowRules { minimum_requests: 0, ..RULES });
+            let mut end = Instant::now();
+            // Polls that are too long to be joined.
+            let mut all = Vec::new();
+            for (took_ms, latencies) in polls {
+                let begin = end;
+                end += Duration::from_millis(took_ms);
+                let mut fine = Fine::default();
+                latencies.iter().for_each(|ns| fine.record_ns(*ns));
+                all.push((end, latencies));
+                let distribution = Distribution::Fine(fine);
+                window.push(begin, end, Ok(Slice { distribution, sampled_share: 1.0, ..Slice::default() }));
+            }
+            let (now, length) = (end + Duration::from_millis(later_ms), Duration::from_millis(length_ms));
+            let within = all.iter().filter(|(end, _)| now.duration_since(*end) < length);
+            let wanted: Vec<u64> = within.flat_map(|(_, latencies)| latencies.clone()).collect();
+            match window.look_over(now, length) {
+                Ok(reading) => {
+                    prop_assert_eq!(reading.requests, wanted.len() as u64);
+                    let most = reading.distribution.quantile_us(1.0).unwrap();
+                    let wanted = *wanted.iter().max().unwrap() as f64 / 1000.0;
+                    prop_assert!((most / wanted - 1.0).abs() < 1e-3, "{} {}", most, wanted);
+                }
+                Err(NoData::Idle { .. }) => prop_assert!(wanted.is_empty()),
+                Err(other) => prop_assert!(false, "{}", other),
+            }
+        }
     }
 
     #[test]

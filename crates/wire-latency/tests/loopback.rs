@@ -145,6 +145,36 @@ fn over_ipv6_the_wire_is_between_server_and_client() {
     is_between_server_and_client("[::1]:0");
 }
 
+/// How often the calling thread has waited for something.
+fn waits() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn beside_few_packets_a_poll_wakes_once() {
+    const POLLS: u32 = 5;
+    let (address, _) = server("127.0.0.1:0").unwrap();
+    if monitor(address.port()).is_none() {
+        return;
+    }
+    let spec = SourceSpec::Wire(WireSpec::of_port(address.port()));
+    let mut source = wire_latency::open(&spec, &Surroundings::default()).unwrap();
+    let load = std::thread::spawn(move || ask(address, 200));
+    let (before, mut requests) = (waits(), 0);
+    for _ in 0..POLLS {
+        let slice = source.poll(Instant::now() + Duration::from_millis(200));
+        requests += slice.unwrap().distribution.requests();
+    }
+    let woken = waits() - before;
+    assert!(requests > 0);
+    // A block of the ring that is not full ages within 40 ms: one that waits for it wakes 30 times.
+    assert!(woken <= u64::from(2 * POLLS), "{woken}");
+    load.join().unwrap();
+}
+
 #[test]
 fn a_port_without_a_listener_is_said() {
     let port = TcpListener::bind("127.0.0.1:0")

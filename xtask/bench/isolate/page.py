@@ -90,10 +90,12 @@ def verdict(part, policies):
 
 
 def reserved(parts):
+    machine = ", ".join(dict.fromkeys(part["machine"] for part in parts.values()))
     lines = [
         "", "## Reserved cores given back", "",
         "Nothing else runs. *Reserved* is the quota in force, on average. *VPA's rule* is the 90th percentile of the service's use in",
         "the run without a limit of the same repeat, plus 15 %, as a fixed quota. The *static quota* is one core.",
+        "", f"Measured on {machine}.",
         "", "| service | policy | windows kept | p99, ms | used, cores | reserved, cores | against VPA's, % | controller, % of a core |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -117,7 +119,7 @@ def reaction(part):
     lines = [
         "", "## Reaction to a step", "",
         "Windows of a quarter of a second, 8 s from the step. *Within after* is the time from the step to the first whole second that is",
-        "within the objective, in each run.",
+        f"within the objective, in each run. Measured on {part['machine']}.",
         "", "| service | step | policy | within after, s | windows above the objective |", "|---|---|---|---|---|",
     ]
     keys = dict.fromkeys((run["service"], run["step"], run["policy"]) for run in part["runs"])
@@ -129,14 +131,17 @@ def reaction(part):
     return lines
 
 
-def kills(found):
+def kills(part):
     lines = [
         "", "## Kills", "",
         "`kill -9` at a random moment of the first three seconds. *As it was*: every group is gone within 10 s. Where both are",
-        "killed, `slackline restore` was run.",
+        f"killed, `slackline restore` was run. Measured on {part['machine']}.",
         "", "| killed | times | as it was |", "|---|---|---|",
     ]
-    return lines + [f"| {whom} | {count} | {good} |" for whom, (good, count) in found.items()]
+    for whom in dict.fromkeys(run["killed"] for run in part["runs"]):
+        good = [run["good"] for run in part["runs"] if run["killed"] == whom]
+        lines.append(f"| {whom} | {len(good)} | {sum(good)} |")
+    return lines
 
 
 def simulated(part):
@@ -231,6 +236,7 @@ def write(found, out, policies):
         "",
         "| column | meaning |",
         "|---|---|",
+        "| ramps kept | the number of runs in which the p99 of the whole ramp is within the objective |",
         "| windows kept | the number of windows in which the p99 is within the objective. The load generator measures the p99 from the scheduled arrival |",
         "| batch, cores | CPU time that the batch work used, in cores |",
         "| machine used, % | share of the machine's CPUs that were in use. The load generator's use counts, too |",
@@ -258,11 +264,12 @@ def write(found, out, policies):
             f"{part['warm_s']:.0f} s, windows of {part['window_s']:.0f} s, {part['machine']}. {part.get('note', '')}".rstrip(),
             "", *beside(part, policies), *verdict(part, policies),
         ]
-    if found.get("reserved"):
-        lines += reserved(found["reserved"])
+    given_back = {service: part for service, part in found.get("reserved", {}).items() if part["runs"]}
+    if given_back:
+        lines += reserved(given_back)
     if found.get("reaction", {}).get("runs"):
         lines += reaction(found["reaction"])
-    if "kills" in found:
+    if found.get("kills", {}).get("runs"):
         lines += kills(found["kills"])
     if "simulated" in found:
         lines += simulated(found["simulated"])

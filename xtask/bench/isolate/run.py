@@ -2,11 +2,12 @@
 """A service beside batch work, under each policy in turns: share of windows within the objective, and batch work done.
 
 usage (as root): SLACKLINE=path/to/slackline run.py OUT_DIR [--parts A,B] [--services A,B] [--antagonists A,B] [--policies A,B]
-    [--repeats N] [--seconds S] [--minutes M] [--again POLICY] [--kills N]
+    [--repeats N] [--seconds S] [--minutes M] [--again NAME] [--kills N]
 
 What is kept in OUT_DIR/isolate.json is not run again, so the bench can be run in pieces: with --minutes it ends before that time,
-and the next piece goes on. --again forgets the runs of a policy. The page OUT_DIR/isolate.md and the picture OUT_DIR/isolate.svg are
-made of all that is kept. The load generator runs with real-time priority, so that it is not what suffers. It measures from the
+and the next piece goes on. --again forgets the runs of a policy, or a whole part. A run that fails ends nothing: the next piece
+tries it again, and the exit code is 1. The page OUT_DIR/isolate.md and the picture OUT_DIR/isolate.svg are made of all that is
+kept, after each run. The load generator runs with real-time priority, so that it is not what suffers. It measures from the
 scheduled arrival; the controllers read the latency off the wire.
 """
 
@@ -52,51 +53,74 @@ OBJECTIVE_WINDOW_S = 2
 # Before what is counted: caches fill, code is compiled, a controller finds its way at the lowest load.
 WARM_S = 12.0
 # What a run costs besides.
-AROUND_S = 3.0
+AROUND_S = 15.0
+KILL_S = 20.0
+SIMULATED_S = 120.0
+# Giving cores back takes longer than the ramp of the other parts.
+RESERVED_S = 36.0
+# A program that is to end has ended by then, or is killed.
+END_S = 60.0
 
 
 class Running:
     """A service, and a controller beside it, for the time of a `with`."""
 
-    def __init__(self, service, directory, policy, antagonist, objective_ms, out=True):
-        self.server = things.start(service, directory)
+    def __init__(self, service, directory, policy, antagonist, objective_ms, out=True, has_group=False):
         self.directory = directory
+        self.group = None
         self.out = os.path.join(directory, "run") if out else None
         self.controller = None
-        if policy is None:
-            return
+        self.server = things.start(service, directory)
+        try:
+            if has_group:
+                self.group = things.Group(self.server.pid)
+            if policy is not None:
+                self.start(policy, antagonist, objective_ms)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def start(self, policy, antagonist, objective_ms):
         work = ""
         if antagonist is not None:
             how = antagonist if isinstance(antagonist, str) else f"command = {json.dumps(antagonist)}"
             work = f'[[best_effort]]\nname = "batch"\n{how}\n'
-        config = os.path.join(directory, "isolate.toml")
+        named = f"pid = {self.server.pid}" if self.group is None else f'cgroup = "{self.group.NAME}"'
+        config = os.path.join(self.directory, "isolate.toml")
         with open(config, "w") as file:
             file.write(
-                f'[service]\nname = "service"\npid = {self.server.pid}\n'
+                f'[service]\nname = "service"\n{named}\n'
                 f"objective = {{ p99_ms = {objective_ms}, window_s = {OBJECTIVE_WINDOW_S} }}\n"
                 f"latency = {{ wire = {{ port = {PORT} }} }}\n{work}[policy]\n{policy}\n"
             )
-        words = [SLACKLINE, "--state-dir", os.path.join(directory, "state"), "isolate", "run", config]
-        with open(os.path.join(directory, "log"), "a") as log:
-            self.controller = subprocess.Popen(words + (["--out", self.out] if out else []), stderr=log)
+        words = self.slackline("isolate", "run", config)
+        with open(os.path.join(self.directory, "log"), "a") as log:
+            self.controller = subprocess.Popen(words + (["--out", self.out] if self.out else []), stderr=log)
+
+    def slackline(self, *words):
+        return [SLACKLINE, "--state-dir", os.path.join(self.directory, "state"), *words]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for process in (self.controller, self.server):
-            if process is not None:
-                process.terminate()
-                process.wait()
+        if self.controller is not None:
+            things.end(self.controller, END_S)
+            # Nothing is left where the controller ended in good order. What a failed one left would disturb every later run.
+            subprocess.run(self.slackline("restore"), stderr=subprocess.DEVNULL, check=False)
+        things.end(self.server, END_S)
+        if self.group is not None:
+            self.group.remove()
 
     def load(self, service, rate, seconds, *more):
         """The load generator's result. A controller that has ended is an error."""
         kind = things.SERVICES[service][0]
         words = ["chrt", "-r", "10", sys.executable, os.path.join(HERE, "load.py"), kind, str(PORT), str(rate), str(seconds)]
-        done = subprocess.run(words + [str(word) for word in more], check=True, stdout=subprocess.PIPE)
+        words += [str(word) for word in more]
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE, timeout=seconds + WARM_S + END_S)
         if self.controller is not None and self.controller.poll() is not None:
             with open(os.path.join(self.directory, "log")) as log:
-                sys.exit(f"the controller ended: {log.read()}")
+                raise RuntimeError(f"the controller ended: {log.read()}")
         return json.loads(done.stdout)
 
     def rows(self, after_s):
@@ -118,6 +142,8 @@ def own_cores(rows):
 
 def kept_windows(load, objective_ms):
     windows = [window for window in load["windows_p99_ms"] if window is not None]
+    if not windows:
+        raise RuntimeError("no request was answered")
     return {
         "p99_ms": load["p99_ms"],
         "kept": sum(window <= objective_ms for window in windows),
@@ -131,7 +157,7 @@ def beside(options, service, antagonist, policy, directory):
     work = things.command(antagonist, directory)
     with Running(service, directory, POLICIES[policy], work, objective_ms) as running:
         load = running.load(service, rate, options.seconds, "--warm-s", WARM_S, "--window-s", WINDOW_S)
-    result = {"policy": policy, **kept_windows(load, objective_ms)}
+    result = kept_windows(load, objective_ms)
     if POLICIES[policy] is not None:
         rows = running.rows(WARM_S + 1)
         result["cores"] = mean(row["groups"][0]["cpu_cores"] for row in rows)
@@ -152,6 +178,7 @@ class Kept:
                 self.found = json.load(file)
         self.end = time.time() + 60 * minutes if minutes else None
         self.left = 0
+        self.failed = []
 
     def has_time(self, seconds):
         """Whether so much time is left; what finds none is left to the next piece."""
@@ -160,9 +187,29 @@ class Kept:
         self.left += 1
         return False
 
+    def run(self, runs, key, measure):
+        """Measures once, and keeps what was found. A run that fails ends nothing: the next piece tries it again."""
+        try:
+            run = {**key, **measure()}
+        except Exception as error:  # noqa: BLE001: whatever it is, the other runs go on
+            self.failed.append(f"{key}: {error}")
+            print("failed", self.failed[-1], flush=True)
+            return
+        runs.append(run)
+        print(run, flush=True)
+        self.keep()
+
     def keep(self):
         write_json(self.path, self.found)
         page.write(self.found, self.out, POLICIES)
+
+
+def same_way(parts, name, how):
+    """The part with what was measured in this way. Runs that were measured in another way do not count beside these."""
+    part = parts.get(name, {})
+    if any(part.get(key) != value for key, value in how.items()):
+        part = parts[name] = {**how, "runs": []}
+    return part
 
 
 def services(options, kept):
@@ -176,41 +223,54 @@ def services(options, kept):
                     "objective_ms": objective_ms, "rate": rate, "seconds": options.seconds, "window_s": WINDOW_S,
                     "warm_s": WARM_S, "machine": machine(),
                 }
-                part = measured.get(name, {})
-                # Runs that were measured in another way do not count beside these.
-                if any(part.get(key) != value for key, value in how.items()):
-                    part = measured[name] = {**how, "runs": []}
+                part = same_way(measured, name, how)
                 done = {(run["policy"], run["repeat"]) for run in part["runs"]}
                 order = options.policies[:]
                 random.Random(repeat).shuffle(order)
                 for policy in order:
                     if (policy, repeat) in done or not kept.has_time(options.seconds + WARM_S + AROUND_S):
                         continue
-                    with tempfile.TemporaryDirectory() as directory:
-                        run = {**beside(options, service, antagonist, policy, directory), "repeat": repeat}
-                    part["runs"].append(run)
-                    print(service, antagonist, run, flush=True)
-                    kept.keep()
+                    print(name, end=" ", flush=True)
+                    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+                        measure = lambda: beside(options, service, antagonist, policy, directory)
+                        kept.run(part["runs"], {"policy": policy, "repeat": repeat}, measure)
 
 
 def groups():
     return sorted(glob.glob("/sys/fs/cgroup/**/slackline-isolate-*", recursive=True))
 
 
+def own_quota(service, text, directory):
+    """The service alone under this policy: what it used, and what it had reserved."""
+    _, rate, objective_ms = things.SERVICES[service]
+    with Running(service, directory, text, None, objective_ms, has_group=True) as running:
+        load = running.load(service, rate, RESERVED_S, "--warm-s", WARM_S, "--window-s", WINDOW_S)
+    rows = running.rows(WARM_S)
+    uses = sorted(row["services"][0]["cpu_cores"] for row in rows)
+    return {
+        **kept_windows(load, objective_ms),
+        "used_cores": mean(uses),
+        "vpa_cores": 1.15 * uses[int(0.9 * len(uses))],
+        "reserved_cores": mean(row["services"][0]["quota_cores"] or CPUS for row in rows),
+        "own_cores": own_cores(rows),
+    }
+
+
 def reserved(options, kept):
     """A service's own cores given back, with nothing else on the machine."""
-    seconds = 36.0
     parts = kept.found.setdefault("reserved", {})
     for repeat in range(options.repeats):
         for service in options.services:
             _, rate, objective_ms = things.SERVICES[service]
-            part = parts.setdefault(service, {
-                "objective_ms": objective_ms, "rate": rate, "seconds": seconds, "machine": machine(), "runs": [],
-            })
+            how = {
+                "objective_ms": objective_ms, "rate": rate, "seconds": RESERVED_S, "window_s": WINDOW_S, "warm_s": WARM_S,
+                "machine": machine(),
+            }
+            part = same_way(parts, service, how)
             # What VPA's rule would recommend comes from the run without a limit, so that one is first.
             for policy in ["none", "vpa", "static quota", "autothrottle", "slackline"]:
                 done = any(run["policy"] == policy and run["repeat"] == repeat for run in part["runs"])
-                if done or not kept.has_time(seconds + WARM_S + AROUND_S):
+                if done or not kept.has_time(RESERVED_S + WARM_S + AROUND_S):
                     continue
                 free = next((run for run in part["runs"] if run["policy"] == "none" and run["repeat"] == repeat), None)
                 if free is None and policy != "none":
@@ -219,20 +279,9 @@ def reserved(options, kept):
                 if policy in ("vpa", "static quota"):
                     cores = free["vpa_cores"] if policy == "vpa" else 1.0
                     text = f'name = "static"\nstatic = {{ service_quota_cores = {cores:.3f} }}'
-                with tempfile.TemporaryDirectory() as directory:
-                    with Running(service, directory, text, None, objective_ms) as running:
-                        load = running.load(service, rate, seconds, "--warm-s", WARM_S, "--window-s", WINDOW_S)
-                    rows = running.rows(WARM_S)
-                    uses = sorted(row["services"][0]["cpu_cores"] for row in rows)
-                    quotas = [row["services"][0]["quota_cores"] or CPUS for row in rows]
-                run = {
-                    "policy": policy, "repeat": repeat, **kept_windows(load, objective_ms),
-                    "used_cores": mean(uses), "vpa_cores": 1.15 * uses[int(0.9 * len(uses))],
-                    "reserved_cores": mean(quotas), "own_cores": own_cores(rows),
-                }
-                part["runs"].append(run)
-                print("reserved", service, run, flush=True)
-                kept.keep()
+                print("reserved", service, end=" ", flush=True)
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+                    kept.run(part["runs"], {"policy": policy, "repeat": repeat}, lambda: own_quota(service, text, directory))
 
 
 def batch_step(options, service, policy, directory):
@@ -265,7 +314,7 @@ def settled(load, objective_ms, at_s):
 
 
 def reaction(options, kept):
-    parts = kept.found.setdefault("reaction", {"machine": machine(), "runs": []})
+    parts = same_way(kept.found, "reaction", {"machine": machine()})
     for repeat in range(options.repeats):
         for service in options.services:
             for what, step in (("batch work begins", batch_step), ("load × 5", load_step)):
@@ -273,24 +322,27 @@ def reaction(options, kept):
                     key = {"service": service, "step": what, "policy": policy, "repeat": repeat}
                     if any(key.items() <= run.items() for run in parts["runs"]) or not kept.has_time(20 + AROUND_S):
                         continue
-                    with tempfile.TemporaryDirectory() as directory:
-                        run = {**key, **step(options, service, policy, directory)}
-                    parts["runs"].append(run)
-                    print("reaction", run, flush=True)
-                    kept.keep()
+                    print("reaction", end=" ", flush=True)
+                    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+                        kept.run(parts["runs"], key, lambda: step(options, service, policy, directory))
+
+
+def watchdog_of(controller):
+    end = time.time() + 10
+    while time.time() < end:
+        time.sleep(0.05)
+        children = subprocess.run(["pgrep", "-P", str(controller.pid), "-f", "isolate watchdog"], stdout=subprocess.PIPE)
+        if children.stdout:
+            return int(children.stdout.split()[0])
+    raise RuntimeError("the controller has no watchdog")
 
 
 def kill_once(whom, chance, directory):
     """Kills the controller, its watchdog, or both, at a random moment; true if everything is as it was within 10 s."""
     work = things.command("cpu", directory)
     with Running("memcached", directory, POLICIES["slackline"], work, 2.0, out=False) as running:
-        controller, state = running.controller, os.path.join(directory, "state")
-        watchdog = None
-        end = time.time() + 10
-        while watchdog is None and time.time() < end:
-            time.sleep(0.05)
-            children = subprocess.run(["pgrep", "-P", str(controller.pid), "-f", "isolate watchdog"], stdout=subprocess.PIPE)
-            watchdog = int(children.stdout.split()[0]) if children.stdout else None
+        controller = running.controller
+        watchdog = watchdog_of(controller)
         time.sleep(3 * chance)
         if whom in ("watchdog", "both"):
             os.kill(watchdog, signal.SIGKILL)
@@ -302,9 +354,9 @@ def kill_once(whom, chance, directory):
             if controller.poll() is not None:
                 return False
             controller.terminate()
-        controller.wait()
+        controller.wait(END_S)
         if whom == "both":
-            subprocess.run([SLACKLINE, "--state-dir", state, "restore"], stderr=subprocess.DEVNULL, check=True)
+            subprocess.run(running.slackline("restore"), stderr=subprocess.DEVNULL, check=True)
         end = time.time() + 10
         while groups() and time.time() < end:
             time.sleep(0.02)
@@ -312,18 +364,33 @@ def kill_once(whom, chance, directory):
 
 
 def kills(options, kept):
-    chance = random.Random(1)
-    done = {}
+    part = same_way(kept.found, "kills", {"machine": machine()})
+    done = {run["turn"] for run in part["runs"]}
     for turn in range(options.kills):
+        if turn in done or not kept.has_time(KILL_S):
+            continue
         whom = ["controller", "watchdog", "both"][turn % 3]
-        with tempfile.TemporaryDirectory() as directory:
-            good = kill_once(whom, chance.random(), directory)
-        part = done.setdefault(whom, [0, 0])
-        part[0] += good
-        part[1] += 1
-    print("kills", done, flush=True)
-    kept.found["kills"] = done
-    kept.keep()
+        chance = random.Random(turn).random()
+        print("kills", end=" ", flush=True)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+            kept.run(part["runs"], {"turn": turn, "killed": whom}, lambda: {"good": kill_once(whom, chance, directory)})
+
+
+def simulate(kept):
+    def measure():
+        kept.found["simulated"] = simulated.run(SLACKLINE)
+        return {}
+
+    kept.run([], {"part": "simulated"}, measure)
+
+
+def forget(found, names):
+    """The runs of these policies, and these parts, are run again."""
+    for name in names:
+        found.pop("measured" if name == "services" else name, None)
+    parts = [*found.get("measured", {}).values(), *found.get("reserved", {}).values(), found.get("reaction", {"runs": []})]
+    for part in parts:
+        part["runs"] = [run for run in part["runs"] if run["policy"] not in names]
 
 
 def some(parser, text, known, what):
@@ -344,29 +411,27 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=18.0)
     parser.add_argument("--minutes", type=float, help="end before this time; the next piece goes on")
-    parser.add_argument("--again", action="append", default=[], help="forget the kept runs of this policy")
+    parser.add_argument("--again", action="append", default=[], help="forget the kept runs of this policy, or of this part")
     parser.add_argument("--kills", type=int, default=99)
     options = parser.parse_args()
     parts = some(parser, options.parts, PARTS, "part")
     options.policies = some(parser, options.policies, POLICIES, "policy")
     options.antagonists = some(parser, options.antagonists, things.ANTAGONISTS, "antagonist")
     options.services = some(parser, options.services, things.SERVICES, "service")
+    for name in options.again:
+        some(parser, name, [*POLICIES, *PARTS], "policy or part")
     kept = Kept(options.out, options.minutes)
-    for part in kept.found.get("measured", {}).values():
-        part["runs"] = [run for run in part["runs"] if run["policy"] not in options.again]
-    if "simulated" in parts:
-        kept.found["simulated"] = simulated.run(SLACKLINE)
-        kept.keep()
-    if "services" in parts:
-        services(options, kept)
-    if "reserved" in parts:
-        reserved(options, kept)
-    if "reaction" in parts:
-        reaction(options, kept)
-    if "kills" in parts:
-        kills(options, kept)
+    forget(kept.found, options.again)
+    if "simulated" in parts and "simulated" not in kept.found and kept.has_time(SIMULATED_S):
+        simulate(kept)
+    for name, measure in (("services", services), ("reserved", reserved), ("reaction", reaction), ("kills", kills)):
+        if name in parts:
+            measure(options, kept)
     kept.keep()
-    print(f"{kept.left} runs are left to the next piece")
+    for line in kept.failed:
+        print(f"failed: {line}")
+    print(f"{kept.left} runs are left to the next piece, {len(kept.failed)} failed")
+    sys.exit(1 if kept.failed else 0)
 
 
 main()

@@ -36,6 +36,9 @@ ANTAGONISTS = {
 }
 
 
+# Each function below starts a service; with it comes what is to be done once the service listens, if anything.
+
+
 def quiet(words, **more):
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
 
@@ -51,7 +54,7 @@ def nginx(directory):
             "http { access_log off; gzip on; gzip_types *; keepalive_requests 1000000;\n"
             f"  server {{ listen 127.0.0.1:{PORT}; root {directory}; }} }}\n"
         )
-    return quiet(["nginx", "-c", config])
+    return quiet(["nginx", "-c", config]), None
 
 
 def mariadb(directory):
@@ -66,27 +69,65 @@ def mariadb(directory):
         "--bind-address=127.0.0.1", "--skip-grant-tables", "--skip-networking=0", "--innodb-buffer-pool-size=64M",
         f"--pid-file={directory}/pid",
     ])
-    listening()
     text = (
         "CREATE DATABASE bench; USE bench; CREATE TABLE bench.rows (id INT PRIMARY KEY, pad CHAR(200)) ENGINE=InnoDB;"
         "INSERT INTO bench.rows SELECT seq, REPEAT('x', 200) FROM seq_1_to_10000;"
     )
-    subprocess.run(["mariadb", "--no-defaults", f"--socket={socket_path}"], input=text, text=True, check=True)
-    return server
+    client = ["mariadb", "--no-defaults", f"--socket={socket_path}"]
+    return server, lambda: subprocess.run(client, input=text, text=True, check=True)
 
 
 def jvm(directory):
     subprocess.run(["javac", "-d", directory, JVM], check=True)
     # C1 alone: the code is compiled within the warm-up. Without nodelay the body waits 40 ms for an acknowledgement.
     server = quiet(["java", "-Dsun.net.httpserver.nodelay=true", "-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC", "-Xmx256m", "-cp", directory, "Service", str(PORT), "8", "1"])
-    listening()
     warm = [sys.executable, LOAD, "http", str(PORT), "120", "6", "--shape", "flat"]
-    subprocess.run(warm, check=True, stdout=subprocess.DEVNULL)
-    return server
+    return server, lambda: subprocess.run(warm, check=True, stdout=subprocess.DEVNULL)
 
 
 def memcached(_):
-    return quiet(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(PORT), "-t", "2", "-U", "0"])
+    return quiet(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(PORT), "-t", "2", "-U", "0"]), None
+
+
+class Group:
+    """A control group of a service's own: without one, nobody can give it a quota."""
+
+    NAME = "slackline-bench-service"
+
+    def __init__(self, pid):
+        v1 = [top for top in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct") if os.path.isdir(top)]
+        if not v1:
+            with open("/sys/fs/cgroup/cgroup.subtree_control", "w") as file:
+                file.write("+cpu")
+        tops = dict.fromkeys(os.path.realpath(top) for top in v1 or ["/sys/fs/cgroup"])
+        self.paths = [os.path.join(top, self.NAME) for top in tops]
+        for path in self.paths:
+            os.makedirs(path, exist_ok=True)
+            with open(os.path.join(path, "cgroup.procs"), "w") as file:
+                file.write(str(pid))
+
+    def remove(self):
+        end = time.time() + 20
+        for path in self.paths:
+            while True:
+                try:
+                    os.rmdir(path)
+                    break
+                except OSError:
+                    # A process that has just ended is there for a moment.
+                    if time.time() > end:
+                        raise
+                    time.sleep(0.05)
+
+
+def end(process, seconds):
+    """Ends a process, and waits for it."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def listening():
@@ -102,8 +143,15 @@ def listening():
 
 def start(service, directory):
     """Starts a service and returns its process, once it listens."""
-    server = {"memcached": memcached, "nginx": nginx, "mariadb": mariadb, "jvm": jvm}[service](directory)
-    listening()
+    server, prepare = {"memcached": memcached, "nginx": nginx, "mariadb": mariadb, "jvm": jvm}[service](directory)
+    try:
+        listening()
+        if prepare is not None:
+            prepare()
+    except BaseException:
+        # It would answer in the place of the next service.
+        end(server, 20)
+        raise
     return server
 
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use host::{Journal, RestoreReport, Roots};
+use host::{Hierarchies, Journal, RestoreReport, Roots};
 use isolation::{
     ActuatorSetting, Decision, GroupSeen, IsolationController, MachineObservation, MachineSeen,
     ServiceSeen, Subject, guarded,
@@ -14,11 +14,12 @@ use super::subjects::{Steered, Watched, open_services, service_status, steered};
 use crate::config::IsolationConfig;
 use crate::counters::{Counters, Machine, Traffic};
 use crate::error::IsolateError;
+use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
 use crate::steer::{DecisionOutcome, Steer};
-use crate::subject::{Place, is_same_or_above, place_of};
+use crate::subject::{Host, Place, is_same_or_above, place_again};
 use crate::watchdog::Watchdog;
 
 /// Decisions that the status shows.
@@ -26,9 +27,13 @@ const RECENT_MAX: usize = 20;
 
 pub(super) struct Session {
     pub(super) roots: Roots,
+    /// As they were when services and groups were last looked for: to find them again means to read
+    /// a long file.
+    hierarchies: Hierarchies,
+    llc_ways: Option<u64>,
     pub(super) state_dir: PathBuf,
     pub(super) config: IsolationConfig,
-    observe: bool,
+    pub(super) observe: bool,
     pub(super) controller: Box<dyn IsolationController>,
     pub(super) steer: Steer,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
@@ -38,6 +43,7 @@ pub(super) struct Session {
     pub(super) services: Vec<Watched>,
     pub(super) groups: Vec<Steered>,
     machine: Machine,
+    hardware: Hardware,
     traffic: Traffic,
     cores: f64,
     busy_cores: f64,
@@ -52,6 +58,25 @@ pub(super) struct Session {
     recent: Vec<String>,
 }
 
+/// What is needed to change anything: the journal with its lock, and a watchdog. What a killed run
+/// left is put back.
+pub(super) fn steering(
+    roots: &Roots,
+    state_dir: &Path,
+    watcher: &mut dyn Watcher,
+) -> Result<(Journal, Watchdog), IsolateError> {
+    let mut journal = Journal::open(state_dir)?;
+    if !journal.is_empty() {
+        let report = journal.restore(roots, false)?;
+        watcher.say(&format!(
+            "{} things that a killed run left were put back",
+            report.items.len()
+        ));
+    }
+    let watchdog = Watchdog::start(state_dir)?;
+    Ok((journal, watchdog))
+}
+
 impl Session {
     pub(super) fn begin(
         config: IsolationConfig,
@@ -63,19 +88,13 @@ impl Session {
         let observe = options.observe || config.policy.observe;
         let recorder = options.out.as_deref().map(Recorder::create).transpose()?;
         let services = open_services(&roots, &config)?;
-        let (mut journal, mut watchdog) = (None, None);
-        if !observe {
-            let mut opened = Journal::open(state_dir)?;
-            if !opened.is_empty() {
-                let report = opened.restore(&roots, false)?;
-                watcher.say(&format!(
-                    "{} things that a killed run left were put back",
-                    report.items.len()
-                ));
+        let (journal, watchdog) = match observe {
+            true => (None, None),
+            false => {
+                let (journal, watchdog) = steering(&roots, state_dir, watcher)?;
+                (Some(journal), Some(watchdog))
             }
-            watchdog = Some(Watchdog::start(state_dir)?);
-            journal = Some(opened);
-        }
+        };
         let now = Instant::now();
         let cores = host::online_cpus(&roots)?.len();
         #[expect(clippy::cast_precision_loss, reason = "a number of CPUs")]
@@ -92,6 +111,7 @@ impl Session {
             services,
             groups,
             machine: Machine::default(),
+            hardware: Hardware::default(),
             traffic: Traffic::default(),
             cores,
             busy_cores: 0.0,
@@ -105,6 +125,8 @@ impl Session {
             troubles: std::collections::BTreeMap::new(),
             recent: Vec::new(),
             config,
+            hierarchies: Hierarchies::default(),
+            llc_ways: None,
             roots,
         };
         // What was begun is undone, whatever fails.
@@ -172,8 +194,15 @@ impl Session {
     /// goes.
     pub(super) fn find(&mut self) -> Result<(), IsolateError> {
         self.found = Some(Instant::now());
+        self.hierarchies = Hierarchies::of(&self.roots);
+        self.llc_ways = host::Resctrl::ways(&self.roots).map(u64::from);
+        let host = Host {
+            roots: &self.roots,
+            hierarchies: &self.hierarchies,
+        };
         for service in &mut self.services {
-            let place = match place_of(&self.roots, &service.service) {
+            let known = service.place.as_ref();
+            let place = match place_again(host, &service.service, known) {
                 Ok(place) => Some(place),
                 Err(IsolateError::NotThere { .. }) => None,
                 Err(error) => return Err(error),
@@ -187,7 +216,7 @@ impl Session {
         }
         for group in &mut self.groups {
             let before = group.work.place.clone();
-            group.work.find(&self.roots, self.journal.as_mut())?;
+            group.work.find(host, self.journal.as_mut())?;
             group.work.ask_progress();
             if before != group.work.place {
                 group.counters = Counters::default();
@@ -201,6 +230,13 @@ impl Session {
                 }
             }
         }
+        let places = self.groups.iter();
+        let groups = places.filter_map(|group| group.work.place.as_ref()?.group.as_deref());
+        let policy = &self.config.policy;
+        let peak = policy.dram_peak_gb_per_s;
+        let now = Instant::now();
+        self.hardware
+            .look(&self.roots, now, policy.name, peak, groups);
         Ok(())
     }
 
@@ -212,28 +248,33 @@ impl Session {
             .map_or(1.0, |at| (now - at).as_secs_f64())
             .max(1e-3);
         self.looked = Some(now);
+        let host = Host {
+            roots: &self.roots,
+            hierarchies: &self.hierarchies,
+        };
         self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
         let mut observation = MachineObservation {
-            machine: MachineSeen {
+            machine: self.hardware.seen.into_machine(MachineSeen {
                 busy_cores: self.busy_cores,
-                llc_ways: host::Resctrl::ways(&self.roots).map(u64::from),
+                llc_ways: self.llc_ways,
                 link_mbit_per_s: self.config.policy.link_mbit_per_s,
                 ..MachineObservation::of_cores(self.cores).machine
-            },
+            }),
             ..MachineObservation::default()
         };
         for service in &mut self.services {
             let rates = service.place.as_ref().and_then(|place| {
-                service
-                    .counters
-                    .look(&self.roots, place, elapsed_s, &service.pids)
-                    .ok()
+                let looked =
+                    service
+                        .counters
+                        .look_at_service(host, place, elapsed_s, &service.pids);
+                looked.ok()
             });
             let is_running = rates.is_some()
                 && service
                     .place
                     .as_ref()
-                    .is_some_and(|place| place.is_running(&self.roots));
+                    .is_some_and(|place| place.is_running(host));
             service.rates = rates.unwrap_or_default();
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
@@ -250,6 +291,7 @@ impl Session {
                 quota_cores: service.rates.quota_cores,
                 throttled_share: service.rates.throttled_share,
                 waiting_share: service.rates.waiting_share,
+                stalled_share: service.rates.stalled_share,
                 ..ServiceSeen::without_data(&service.service.name, service.objective.latency_ms)
             });
             let fresh = seen
@@ -258,15 +300,16 @@ impl Session {
             service.seen = Some(Seen { fresh, ..seen });
         }
         for group in &mut self.groups {
-            let rates = group
-                .work
-                .place
-                .as_ref()
-                .and_then(|place| group.counters.look(&self.roots, place, elapsed_s, &[]).ok());
-            group.is_running = rates.is_some() && group.work.is_running(&self.roots);
+            let place = group.work.place.as_ref();
+            let rates = place
+                .and_then(|place| place.group.as_deref())
+                .and_then(|own| group.counters.look_at_group(host, own, elapsed_s).ok());
+            group.is_running = rates.is_some() && group.work.is_running(host);
             group.rates = rates.unwrap_or_default();
+            group.cpu_s += group.rates.used_s;
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
+                progress_per_s: group.work.progress_per_s,
                 ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
             });
         }
@@ -377,6 +420,7 @@ impl Session {
                 .and_then(|place| place.group.clone()),
             is_running: group.is_running,
             cpu_cores: group.rates.cpu_cores,
+            cpu_s: group.cpu_s,
             progress: group.work.progress,
             settings: group.settings.clone(),
             reason: group.reason,
@@ -404,6 +448,13 @@ impl Session {
 
     /// Puts everything back, and lets the watchdog go.
     pub(super) fn end(&mut self) -> Result<RestoreReport, IsolateError> {
+        let restored = self.put_back();
+        status::remove(&self.state_dir);
+        restored
+    }
+
+    /// Puts everything back. The watchdog goes, and with it the right to change anything.
+    pub(super) fn put_back(&mut self) -> Result<RestoreReport, IsolateError> {
         let restored = match &mut self.journal {
             Some(journal) => journal.restore(&self.roots, false),
             None => Ok(RestoreReport::default()),
@@ -411,7 +462,6 @@ impl Session {
         for group in &mut self.groups {
             group.work.reap();
         }
-        status::remove(&self.state_dir);
         let restored = restored?;
         // Where something could not be put back, the watchdog tries again when this process has
         // ended.

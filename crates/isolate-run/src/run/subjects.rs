@@ -31,6 +31,8 @@ pub(super) struct Steered {
     pub(super) counters: Counters,
     pub(super) rates: Rates,
     pub(super) is_running: bool,
+    /// CPU time since the start.
+    pub(super) cpu_s: f64,
     pub(super) settings: std::collections::BTreeMap<String, String>,
     pub(super) reason: Option<isolation::Reason>,
 }
@@ -41,6 +43,7 @@ pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
         counters: Counters::default(),
         rates: Rates::default(),
         is_running: false,
+        cpu_s: 0.0,
         settings: std::collections::BTreeMap::new(),
         reason: None,
     }
@@ -102,5 +105,6 @@ pub(super) fn service_status(service: &Watched) -> ServiceStatus {
         cpu_cores: service.rates.cpu_cores,
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,
+        stalled_share: service.rates.stalled_share,
     }
 }

@@ -72,6 +72,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
             is_over: false,
         }];
         html += &timeline("Best-effort CPU", "cores", &lines, None, end_s, &marks);
+        html += &work_done(rows, index, group, end_s);
         html += &actuators(recorded, &group.name, end_s);
     }
     let busy = series(rows, |row| row.at_s, |row| Some(row.busy_cores));
@@ -160,6 +161,30 @@ fn of_service(
         &[],
     );
     html
+}
+
+/// What a group got done: units of work where it says, and CPU time.
+fn work_done(
+    rows: &[isolate_run::IsolationStatus],
+    index: usize,
+    group: &isolate_run::GroupStatus,
+    end_s: f64,
+) -> String {
+    let cpu_s = group.cpu_s;
+    let Some(units) = group.progress else {
+        return paragraphs(&[format!("Work done: {cpu_s:.1} CPU seconds.")]);
+    };
+    let points = series(
+        rows,
+        |row| row.at_s,
+        |row| row.groups.get(index)?.progress,
+    );
+    let lines = [Line {
+        points,
+        is_over: false,
+    }];
+    let text = format!("Work done: {units} units, in {cpu_s:.1} CPU seconds.");
+    paragraphs(&[text]) + &timeline("Work done", "units", &lines, None, end_s, &[])
 }
 
 /// Each actuator of a group over time, where it is a number.

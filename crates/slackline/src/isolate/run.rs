@@ -48,9 +48,9 @@ impl Watcher for Teller {
         let _ = sd_notify::notify(&states);
     }
 
-    fn step(&mut self, status: &IsolationStatus) {
+    fn step(&mut self, status: &dyn Fn() -> IsolationStatus) {
         if let Some(listener) = &self.listener {
-            agent::answer_all(listener, || metrics::page(status));
+            agent::answer_all(listener, || metrics::page(&status()));
         }
     }
 

@@ -43,7 +43,7 @@ fn a_port_that_nobody_listens_on_and_a_source_that_never_answers_are_no_data() {
     // A controller that is killed can end nothing itself.
     let mut child = bench.start();
     let runs = || bench.has_process("sleep 15");
-    eventually(20, runs, || "the source does not run");
+    eventually(120, runs, || "the source does not run");
     kill([&mut child]);
     bench.assert_no_process("sleep 15");
     bench.assert_restored();
