@@ -106,6 +106,10 @@ fn a_configuration_of_a_report_is_written_to_files_or_put_in_force() {
     assert_eq!((toy.knob().as_str(), read(&service).as_str()), ("90", "x = 90\n"));
     let listed = Ended::of(toy.slackline(&["promotions", "ls"])).with_code(0);
     assert!(listed.stdout.contains("toy"), "{}", listed.stdout);
+    // What was promoted is no rest of a run, and is not called undone.
+    toy.restore()
+        .with_code(0)
+        .saying(&["Promoted for good, and so not undone here:", "promotion 1 (toy): "]);
     Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
     assert_eq!((toy.knob().as_str(), read(&service).as_str()), (FIRST, "x = first\n"));
 }
