@@ -71,7 +71,7 @@ impl Server {
 
     /// All that was published, so many at least: the last may still be on its way.
     fn published(&self, count: usize) -> Vec<String> {
-        let end = std::time::Instant::now() + Duration::from_secs(5);
+        let end = std::time::Instant::now() + Duration::from_secs(30);
         loop {
             let published = self.published.lock().unwrap().clone();
             if published.len() >= count || std::time::Instant::now() > end {
