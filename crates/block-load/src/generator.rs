@@ -417,9 +417,12 @@ mod tests {
             iops: 20_000.0,
             depth_max: 64,
         };
-        let outcome = run(&mut memory, &load(arrivals, 0.5)).unwrap();
-        // Poisson: 6,000 ± 5 standard deviations.
-        assert!((5_600..6_400).contains(&outcome.offered), "{outcome:?}");
+        let mut load = load(arrivals, 0.5);
+        load.duration = Duration::from_secs(1);
+        let outcome = run(&mut memory, &load).unwrap();
+        // Poisson: 20,000 ± 5 standard deviations of 140. What would arrive at the end is less
+        // where another process has the CPU just then.
+        assert!((18_000..20_700).contains(&outcome.offered), "{outcome:?}");
         assert_eq!((outcome.errors, outcome.unanswered), (0, 0));
         let all = outcome.read_ns.len() + outcome.write_ns.len();
         assert_eq!(all, outcome.offered);

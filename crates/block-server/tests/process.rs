@@ -291,6 +291,9 @@ fn a_drain_says_what_it_waits_for() {
     let (port, metrics) = (free_port(), free_port());
     let text = format!("metrics = \"127.0.0.1:{metrics}\"\n{TENANT}");
     let config = write_config(directory.path(), port, &text);
+    // Longer than a busy machine takes to look.
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("drain_s = 2", "drain_s = 60")).unwrap();
     let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
     };
@@ -314,7 +317,7 @@ fn a_drain_says_what_it_waits_for() {
     messages.read_line(&mut line).unwrap();
     assert!(line.contains("Draining"), "{line}");
     let mut now = status();
-    for _ in 0..100 {
+    for _ in 0..2000 {
         if now["connections"] == 1 && !now["draining"].is_null() {
             break;
         }
@@ -328,10 +331,10 @@ fn a_drain_says_what_it_waits_for() {
         "{now}"
     );
     let left_s = draining["left_s"].as_u64().unwrap();
-    assert!((1..=2).contains(&left_s), "{now}");
+    assert!((1..=60).contains(&left_s), "{now}");
     let since_unix_s = draining["since_unix_s"].as_u64().unwrap();
     assert!(
-        (before_unix_s..before_unix_s + 10).contains(&since_unix_s),
+        (before_unix_s..before_unix_s + 30).contains(&since_unix_s),
         "{now}"
     );
     client.stream.write_all(b"hal").unwrap();

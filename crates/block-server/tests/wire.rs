@@ -282,7 +282,8 @@ fn clients_that_are_gone_take_no_memory() {
         let mut large = server.connect().go(export);
         assert!(large.read(0, 8 << 20)[4096..8192] == [5; 4096]);
         assert!(
-            begun.elapsed() < Duration::from_secs(2),
+            // Less than a stalled connection keeps memory that others wait for.
+            begun.elapsed() < Duration::from_secs(5),
             "{:?}",
             begun.elapsed()
         );

@@ -204,3 +204,32 @@ impl Progress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_goes_by_what_the_evaluations_took() {
+        let mut eta = Eta {
+            planned_s: 60.0,
+            run_share: 0.5,
+            runs_of_arm: 3,
+            runs: 6,
+            evaluations: 20,
+            ended: 0,
+            took_s: 0.0,
+            runs_left: None,
+        };
+        // As planned: 20 evaluations of a minute, 6 runs of half a minute.
+        assert_eq!(eta.text(), "about 23 min left");
+        // Each took 10 minutes: 18 and 6 halves are left.
+        (eta.ended, eta.took_s) = (2, 1200.0);
+        assert_eq!(eta.text(), "about 3.5 h left");
+        // The verification has begun, so no evaluation follows.
+        eta.runs_left = Some(2);
+        assert_eq!(eta.text(), "about 10 min left");
+        eta.runs_left = Some(0);
+        assert_eq!(eta.text(), "under a minute left");
+    }
+}

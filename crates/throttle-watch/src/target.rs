@@ -173,4 +173,27 @@ mod tests {
             assert_eq!(full_unit_name(given), full);
         }
     }
+
+    /// As systemd.unit(5) escapes a dash in the name of a slice.
+    #[test]
+    fn a_unit_is_found_below_an_escaped_slice() {
+        let dir = tempfile::tempdir().unwrap();
+        let slice = "shadow.slice/shadow-rust\\x2dnew.slice";
+        let service = format!("{slice}/shadow-rust@config.service");
+        let root = dir.path().join("sys/fs/cgroup");
+        std::fs::create_dir_all(root.join(&service)).unwrap();
+        std::fs::write(root.join("cgroup.controllers"), "cpu\n").unwrap();
+        let found = |unit: &str| {
+            let group = group_of(&Roots::at(dir.path()), &ServiceTarget::Unit(unit.to_owned()));
+            group.map_err(|error| error.to_string())
+        };
+        for unit in ["shadow-rust@config.service", "shadow-rust@config"] {
+            assert_eq!(found(unit).unwrap(), service);
+        }
+        assert_eq!(found("shadow-rust\\x2dnew.slice").unwrap(), slice);
+        let none = found("shadow-rust@other").unwrap_err();
+        assert!(none.contains("named shadow-rust@other.service"), "{none}");
+        let pattern = found("shadow-rust@*.service").unwrap_err();
+        assert!(pattern.contains("Patterns are not taken"), "{pattern}");
+    }
 }

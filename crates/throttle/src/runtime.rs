@@ -248,7 +248,7 @@ pub fn ignores_quota(
 
 #[cfg(test)]
 mod tests {
-    use super::{TOKIO, is_helper, thread_setting, worker_setting};
+    use super::{Sizing, TOKIO, ignores_quota, is_helper, thread_setting, worker_setting};
 
     #[test]
     fn workers_are_known_by_the_program_not_by_a_word_somewhere() {
@@ -294,6 +294,28 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(worker_setting(command), setting, "{command}");
+        }
+    }
+
+    #[test]
+    fn no_reason_is_given_that_was_not_seen() {
+        let said = |sizing, flags: &[&str]| {
+            let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            ignores_quota(sizing, 4, 1.0, &flags).unwrap()
+        };
+        let told = said(Sizing::Jvm, &["-XX:ParallelGCThreads=4"]);
+        assert_eq!(
+            told,
+            "the JVM runs 4 collector threads on 1.00 cores of quota: -XX:ParallelGCThreads=4 says so"
+        );
+        // Without an option, its version or its start may be the reason: both are only possible.
+        let untold = said(Sizing::Jvm, &[]);
+        assert!(untold.contains("no option of it was found"), "{untold}");
+        // Whether a program sets the number itself cannot be seen.
+        for flags in [&["GOMAXPROCS=4"][..], &[]] {
+            let go = said(Sizing::Go, flags);
+            let unless = "unless the program sets GOMAXPROCS itself";
+            assert!(go.contains("runs up to 4") && go.contains(unless), "{go}");
         }
     }
 

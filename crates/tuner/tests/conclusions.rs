@@ -17,10 +17,15 @@ use tuner::simulation::{Noise, SimulatedService, Truth, number, pooled_service};
 use tuner::spec::{CheckedSpec, context};
 
 fn spec(rules: &str) -> CheckedSpec {
+    spec_with("latency_p99_us <= 1.05 * control", rules)
+}
+
+/// With a constraint of its own.
+fn spec_with(constraint: &str, rules: &str) -> CheckedSpec {
     let text = format!(
         r#"
-parameters = [{{ name = "x", type = "int", low = 0, high = 1, default = 0 }}]
-constraints = ["latency_p99_us <= 1.05 * control"]
+parameters = [{{ name = "x", type = "int", low = 0, high = 9, default = 0 }}]
+constraints = ["{constraint}"]
 target = {{ start = ["sleep", "9"] }}
 workload = {{ command = ["wrk"], json = {{ requests = "r", requests_per_s = "s", latency_p99_us = "p" }} }}
 objective = {{ metric = "cpu_s_per_request" }}
@@ -73,9 +78,11 @@ fn verify_after(
         }
     };
     let mut service = SimulatedService::new(seed, noise, at(0), truth);
-    let plan = PlannedArm::candidate(1, at(1));
+    let top = spec.written().verification.top;
+    let plan = (1_u8..).take(top);
+    let plan = plan.map(|x| PlannedArm::candidate(x.into(), at(x.into())));
     let mut ledger = Planned(ResumeState {
-        plan: Some(vec![plan]),
+        plan: Some(plan.collect()),
         ..ResumeState::default()
     });
     run(spec, &mut service, &mut ledger).unwrap()
@@ -127,6 +134,49 @@ fn more_runs_decide_what_three_did_not() {
     assert_eq!(broken.finding, Finding::ConstraintViolated);
     assert_eq!(broken.verification[0].runs, 3, "more is of no use");
     assert!(broken.settings.is_empty(), "nothing to copy");
+}
+
+/// The p99 of the control is 2 ms.
+#[test]
+fn a_constraint_that_the_control_breaks_is_not_blamed_on_the_candidate_alone() {
+    let limit = "latency_p99_us <= 1500";
+    let spec = spec_with(limit, "");
+    let both = verify(&spec, Noise::default(), 1, [0.7, 1.0, 1.0]);
+    assert_eq!(both.finding, Finding::ConstraintViolated);
+    let said = format!(" The control itself breaks {limit}.");
+    assert!(both.sentence.contains(&said), "{}", both.sentence);
+    let mended = verify(&spec, Noise::default(), 1, [0.7, 0.5, 1.0]);
+    assert_eq!(mended.finding, Finding::Improvement, "{}", mended.sentence);
+    assert!(mended.sentence.contains(&said), "{}", mended.sentence);
+    // Of a limit beside the control's own value nothing of the kind is said.
+    let beside = verify(&self::spec(""), Noise::default(), 1, [0.7, 1.3, 1.0]);
+    assert!(!beside.sentence.contains("control itself"));
+    // No candidate could keep to it, so none is verified.
+    let mut service = SimulatedService::new(
+        1,
+        Noise::default(),
+        spec.space.default_configuration(),
+        |_: &Configuration| Truth::default(),
+    );
+    let searched = run(&spec, &mut service, &mut |_: &LedgerEvent<'_>| {}).unwrap();
+    assert_eq!(searched.finding, Finding::NoDifference);
+    assert!(
+        searched
+            .sentence
+            .starts_with(&format!("The control itself breaks {limit} (")),
+        "{}",
+        searched.sentence
+    );
+}
+
+#[test]
+fn a_confidence_that_candidates_share_is_explained() {
+    let two = verify(&spec("top = 2"), Noise::default(), 1, [0.7, 1.0, 1.0]);
+    assert_eq!(two.verification.len(), 2);
+    let shared = "97.5 % confidence, as 2 candidates share the 5 % of error that were asked for";
+    assert!(two.sentence.contains(shared), "{}", two.sentence);
+    let one = verify(&spec(""), Noise::default(), 1, [0.7, 1.0, 1.0]);
+    assert!(one.sentence.contains("(95 % confidence, "), "{}", one.sentence);
 }
 
 #[test]

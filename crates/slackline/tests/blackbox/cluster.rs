@@ -430,7 +430,7 @@ impl Cluster {
 
     pub(crate) fn get(&self, path: &str) -> Value {
         let read = || self.try_get(path);
-        found_within(10, || {
+        found_within(30, || {
             read().ok_or_else(|| format!("{path} cannot be read"))
         })
     }

@@ -72,6 +72,17 @@ fn a_configuration_that_dies_under_load_has_crashed() {
     toy.assert_as_before("after a death under load");
 }
 
+/// A load of so many requests takes as long as a bad configuration makes it.
+#[test]
+fn a_load_that_takes_far_longer_than_the_controls_is_ended() {
+    let mut toy = Toy::new();
+    toy.load_after(r#"[ "$v" = 50 ] || sleep 300"#);
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "aborted");
+    assert!(reason.contains("its load was ended after"), "{reason}");
+    toy.assert_as_before("after a load without an end");
+}
+
 #[test]
 fn a_control_that_dies_under_load_is_not_the_configurations_fault() {
     let mut toy = Toy::new();

@@ -213,7 +213,7 @@ fn a_service_that_an_apply_step_restarted_stays() {
     toy.restore().with_code(0);
     let is_load = |process: &String| !process.contains("sleep 900");
     let is_alone = || !toy.processes().iter().any(is_load);
-    eventually(2, is_alone, || format!("{:?}", toy.processes()));
+    eventually(20, is_alone, || format!("{:?}", toy.processes()));
     assert!(!toy.processes().is_empty());
 }
 

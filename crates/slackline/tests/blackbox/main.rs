@@ -45,6 +45,7 @@ mod promises;
 mod promotions;
 mod quota;
 mod relayout;
+mod reports;
 mod rollback;
 mod serve;
 mod serve_block;

@@ -201,7 +201,7 @@ pub(crate) fn says_trouble(
 ) {
     let until = |what: &str, text: &dyn Fn() -> String| {
         let says_so = || text().contains(trouble);
-        eventually(10, says_so, || format!("{what}: {}", text()));
+        eventually(30, says_so, || format!("{what}: {}", text()));
     };
     let id = id.to_string();
     for arguments in [&["ls"][..], &["show", &id]] {
@@ -223,7 +223,7 @@ fn a_second_server_waits_for_the_first() {
     assert_eq!(second.page("/"), address);
     let messages = || read(&toy, "serve.stderr");
     let until = |text: &str| {
-        eventually(10, || messages().contains(text), messages);
+        eventually(30, || messages().contains(text), messages);
     };
     until(
         "commands reach that one. This server waits until the other one ends, then takes over at http://127.0.0.1:",
@@ -260,7 +260,7 @@ fn a_second_server_waits_for_the_first() {
     );
     let second = Server::start(&toy);
     let waits = || messages().matches("then takes over at").count();
-    eventually(10, || waits() >= 2, messages);
+    eventually(30, || waits() >= 2, messages);
     first.kill();
     until("commands reach this server now\n");
     assert_ne!(second.page("/"), address);

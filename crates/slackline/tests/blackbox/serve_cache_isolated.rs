@@ -47,7 +47,7 @@ impl Server {
     /// Waits until both processes have ended. Gives the application's exit code, and what it said.
     fn wait(mut self) -> (Option<i32>, String) {
         let code = self.application.wait().unwrap().code();
-        eventually(5, || !runs(self.stack), || "the stack runs on");
+        eventually(20, || !runs(self.stack), || "the stack runs on");
         let mut said = String::new();
         self.messages.read_to_string(&mut said).unwrap();
         (code, said)
@@ -274,7 +274,7 @@ fn when_one_process_is_killed_the_other_ends_and_the_interface_is_as_it_was() {
                 .success()
         );
         let (code, said) = server.wait();
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(20));
         if kills_stack {
             assert_eq!(code, Some(2), "{said}");
             let expected =
@@ -284,7 +284,7 @@ fn when_one_process_is_killed_the_other_ends_and_the_interface_is_as_it_was() {
             assert_eq!(code, None);
             // The stack resets the connections of an application that is gone.
             client.wait().unwrap();
-            assert!(began.elapsed() < Duration::from_secs(10));
+            assert!(began.elapsed() < Duration::from_secs(30));
         }
         assert_eq!(wire.link(), before);
         let _ = client.kill();

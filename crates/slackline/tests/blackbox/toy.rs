@@ -152,7 +152,7 @@ impl Toy {
     /// Waits until none of this toy's processes is left: what is killed is not yet gone.
     pub(crate) fn wait_for_end(&self, context: &str) {
         let left = || format!("{context}: {:?}", self.processes());
-        eventually(5, || self.processes().is_empty(), left);
+        eventually(30, || self.processes().is_empty(), left);
     }
 
     /// Processes that descend from this toy's commands, however they were orphaned.

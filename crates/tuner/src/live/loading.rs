@@ -350,3 +350,59 @@ impl Live<'_> {
         Ok((parsed.map_err(|error| error.to_string())?, None))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Arm;
+    use crate::process::Interrupt;
+
+    /// What the built-in load is told of a target with these keys.
+    fn told(target: &str, url: &str) -> Vec<String> {
+        let text = format!(
+            r#"
+parameters = [{{ name = "x", type = "int", low = 0, high = 1, default = 0 }}]
+target = {{ {target} }}
+workload = {{ http = {{ url = "{url}", rate = 100 }} }}
+objective = {{ metric = "latency_p99_us" }}
+"#
+        );
+        let roots = host::Roots::default();
+        let spec = crate::spec::context(&roots).check(text, "told.toml".as_ref());
+        let spec = spec.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let live = Live::new(&spec, &dir.path().join("state"), Interrupt::default()).unwrap();
+        let arm = Arm::control(&spec);
+        let instance = Instance::prepare(&spec, &arm, Side::Control, dir.path()).unwrap();
+        live.service_arguments(spec.workload().http.as_ref().unwrap(), &instance)
+    }
+
+    #[test]
+    fn the_load_is_told_which_service_it_loads() {
+        let here = "http://127.0.0.1:1/";
+        let running = |observe: &str| {
+            told(
+                &format!("apply = [{{ command = [\"true\"] }}], observe = {{ {observe} }}"),
+                here,
+            )
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let by_file = format!("pid_file = {file:?}");
+        // Not there yet: the service is on this machine all the same.
+        assert_eq!(running(&by_file), ["--real-time"]);
+        // A service that was started again has another process.
+        for pid in ["4711\n", "4712\n"] {
+            std::fs::write(&file, pid).unwrap();
+            assert_eq!(running(&by_file), ["--service-pid", pid.trim()]);
+        }
+        assert_eq!(running("pid = 4713"), ["--service-pid", "4713"]);
+        let group = running("cgroup = \"a.slice/b.service\"");
+        assert_eq!(group, ["--cgroup", "a.slice/b.service"]);
+        // Each of two generators would take the other's service for a neighbour.
+        let two = "start = [\"sleep\", \"9\"], pairing = \"parallel\"";
+        assert_eq!(told(two, here), ["--real-time"]);
+        let elsewhere = "apply = [{ command = [\"true\"] }]";
+        assert_eq!(told(elsewhere, "http://service.example/"), [""; 0]);
+    }
+}

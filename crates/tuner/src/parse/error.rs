@@ -62,6 +62,14 @@ pub enum ParseError {
         /// The first and last lines of what came instead.
         got: String,
     },
+    /// The paths lead to numbers in more than one JSON document.
+    #[error(
+        "the output holds {count} JSON documents in which the paths lead to numbers, so it is unclear which of them counts: let the workload's command print one (send the others' output to /dev/null)"
+    )]
+    SeveralDocuments {
+        /// How many.
+        count: usize,
+    },
     /// A JSON path is malformed or leads nowhere.
     #[error("metric `{metric}`: JSON path `{path}`: {message}")]
     JsonPath {

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
-use super::json::last_object;
 use super::report::{Report, after, number, time_us};
 
 const LOOKED_FOR: &str = "lines `Count:` and `Requests/sec:`";
@@ -30,8 +29,9 @@ struct Summary {
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let report = Report::new("ghz", text);
-    match last_object(text) {
+    match report.only_object(&["count"], LOOKED_FOR) {
         Ok(json) => finish(report, &of_json(&json)),
+        Err(error @ ParseError::Several { .. }) => Err(error),
         Err(_) => {
             report.only_one("Requests/sec:")?;
             finish(report, &of_text(text))

@@ -19,7 +19,8 @@ const MAX_BEGINNINGS: usize = 64;
 ///
 /// # Errors
 /// [`ParseError::NotJson`]; [`ParseError::JsonPath`] says up to where the path leads;
-/// [`ParseError::NotANumber`] for what it leads to.
+/// [`ParseError::NotANumber`] for what it leads to; [`ParseError::SeveralDocuments`] if the paths
+/// lead to numbers in more than one document.
 ///
 /// ```
 /// let paths = [("p99_ms".to_string(), "latency[0].p99".to_string())].into();
@@ -35,10 +36,24 @@ pub fn parse_json(
         message,
         got: first_lines(text),
     })?;
+    let metrics = numbers_of(paths, &json)?;
+    let documents = all_values(text);
+    let with_all = documents.iter().filter(|it| numbers_of(paths, it).is_ok());
+    match with_all.count() {
+        0 | 1 => Ok(metrics),
+        count => Err(ParseError::SeveralDocuments { count }),
+    }
+}
+
+/// The number that each path leads to in one document.
+fn numbers_of(
+    paths: &BTreeMap<String, String>,
+    json: &Value,
+) -> Result<BTreeMap<String, f64>, ParseError> {
     paths
         .iter()
         .map(|(metric, path)| {
-            let found = follow(&json, path).map_err(|message| ParseError::JsonPath {
+            let found = follow(json, path).map_err(|message| ParseError::JsonPath {
                 metric: metric.clone(),
                 path: path.clone(),
                 message,
@@ -91,6 +106,14 @@ pub(super) fn last_object(text: &str) -> Result<Value, String> {
         (Some(error), _) => Err(error),
         (None, last) => last.ok_or_else(|| "no line begins with {".to_owned()),
     }
+}
+
+/// The JSON objects of an output that have one of these keys. A document that is cut off at the end
+/// is an error.
+pub(super) fn objects_with(text: &str, keys: &[&str]) -> Result<Vec<Value>, String> {
+    let (mut values, error) = scan(text);
+    values.retain(|value| keys.iter().any(|key| value.get(key).is_some()));
+    error.map_or(Ok(values), Err)
 }
 
 /// Every JSON object and array that begins a line of the output.
@@ -175,6 +198,13 @@ mod tests {
             read("a", "note: psync\n[1] started\n{\n\"a\": 3}\nbye"),
             Ok(3.0)
         );
+    }
+
+    #[test]
+    fn of_two_documents_with_the_paths_neither_is_taken() {
+        assert_eq!(read("a", "{\"a\": 3}\n{\"b\": 4}\n"), Ok(3.0));
+        let twice = read("a", "{\"a\": 3}\n{\"a\": 4}\n").unwrap_err();
+        assert_eq!(twice, ParseError::SeveralDocuments { count: 2 });
     }
 
     #[test]

@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
-use super::json::last_object;
 use super::report::{Report, number};
 
 const LOOKED_FOR: &str = "JSON object with `metrics` and `http_reqs` (k6 run --quiet --no-summary --summary-export=/dev/stdout)";
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("k6", text);
-    let json = last_object(text).map_err(|_| report.missing(LOOKED_FOR))?;
+    let json = report.only_object(&["metrics"], LOOKED_FOR)?;
     let metrics = json
         .get("metrics")
         .ok_or_else(|| report.missing(LOOKED_FOR))?;

@@ -17,12 +17,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     for line in table.lines() {
         // "Type     <= msec         Percent" is the heading of the histogram behind the table.
         if line.starts_with("Type ") && line.contains("Ops/sec") {
-            // Column names hold single spaces: "Avg. Latency".
-            header = line
-                .split("  ")
-                .map(str::trim)
-                .filter(|cell| !cell.is_empty())
-                .collect();
+            header = columns(line);
         } else if line.starts_with("Totals ") && !header.is_empty() {
             // Tables before it are of other runs (-x without an average, or a second command).
             if totals.is_some() {
@@ -41,22 +36,40 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
             "Ops/sec" => report.set("requests_per_s", value),
             // Divided by 1024 in memtier's run_stats.cpp.
             "KB/sec" => report.set("bytes_per_s", value.map(|kb| kb * 1024.0)),
-            "Avg. Latency" | "Latency" => report.set("latency_mean_us", us),
+            "Avg." | "Latency" => report.set("latency_mean_us", us),
             name => {
-                let percent = name
-                    .strip_prefix('p')
-                    .and_then(|name| number(name.strip_suffix("Latency")?));
-                if let Some(percent) = percent {
+                if let Some(percent) = percentile(name) {
                     report.set_percentile(percent, us);
                 }
             }
         }
     }
-    if let Some((requests, duration_s)) = progress(text) {
+    // The progress is of one run, the table an average of several.
+    if table.len() == text.len()
+        && let Some((requests, duration_s)) = progress(text)
+    {
         report.set("requests", Some(requests));
         report.set("duration_s", duration_s);
     }
     report.finish(looked_for)
+}
+
+/// A name for each column. "Avg. Latency" and "p99.999 Latency" are one name each, and may have a
+/// single space in front: their second word is left out.
+fn columns(heading: &str) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for word in heading.split_whitespace() {
+        let is_begun = |last: &&str| *last == "Avg." || percentile(last).is_some();
+        if word != "Latency" || !names.last().is_some_and(is_begun) {
+            names.push(word);
+        }
+    }
+    names
+}
+
+/// The 99.9 of `p99.9`.
+fn percentile(name: &str) -> Option<f64> {
+    number(name.strip_prefix('p')?)
 }
 
 /// Operations and seconds from the last progress line:

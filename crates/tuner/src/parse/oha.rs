@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
-use super::json::first_value;
 use super::report::{Distribution, Report, after, number, size_bytes, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
-    match first_value(text) {
-        Ok(json) => parse_json(text, &json),
-        Err(_) => parse_text(text),
+    let report = Report::new("oha", text);
+    match report.only_object(&["summary"], "object `summary`") {
+        Ok(json) => parse_json(report, &json),
+        Err(error @ ParseError::Several { .. }) => Err(error),
+        Err(_) => parse_text(&without_colours(text)),
     }
 }
 
-fn parse_json(text: &str, json: &Value) -> Result<BTreeMap<String, f64>, ParseError> {
-    let mut report = Report::new("oha", text);
-    let summary = json
-        .get("summary")
-        .ok_or_else(|| report.missing("object `summary`"))?;
-    let value = |key| summary.get(key).and_then(Value::as_f64);
+fn parse_json(
+    mut report: Report<'_>,
+    json: &Value,
+) -> Result<BTreeMap<String, f64>, ParseError> {
+    let value = |key| json.get("summary")?.get(key)?.as_f64();
     let us = |seconds: f64| seconds * 1e6;
     report.set("latency_mean_us", value("average").map(us));
     report.set("latency_max_us", value("slowest").map(us));
@@ -46,6 +46,18 @@ fn entries<'a>(json: &'a Value, key: &str) -> impl Iterator<Item = (&'a str, f64
         .into_iter()
         .flatten()
         .filter_map(|(key, value)| Some((key.as_str(), value.as_f64()?)))
+}
+
+/// Versions 0.6.3 to 1.7 colour the text for a pipe as well. A control sequence ends with a
+/// character from `@` to `~` (ECMA-48, 5.4).
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| ('@'..='~').contains(&c));
+        plain.push_str(end.map_or("", |end| &part[end + 1..]));
+    }
+    plain
 }
 
 fn parse_text(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {

@@ -141,7 +141,7 @@ impl Program {
     pub(super) fn wait_for_rounds(&mut self, count: u64) {
         let before = self.rounds();
         let goes_on = || self.rounds() >= before + count;
-        eventually(10, goes_on, || "it stands still");
+        eventually(60, goes_on, || "it stands still");
     }
 
     /// `start` leaves it alone, says why, and so does `status`.

@@ -31,6 +31,43 @@ fn memtier_with_its_histogram() {
     assert!(refusal(Format::Memtier, &two).contains("two rows `Totals`"));
 }
 
+#[test]
+fn memtier_of_other_columns_and_of_several_runs() {
+    // 2.x with --print-percentiles 50,99.999: run_stats.cpp prints each name in 15 places, so the
+    // longest has one space in front. With -x the average of all runs counts, with all columns of a
+    // cluster.
+    let table = |ops: &str| {
+        format!(
+            "Type              Ops/sec    MOVED/sec      ASK/sec    Avg. Latency     p50 Latency p99.999 Latency       KB/sec \n--------\nHgetalls       {ops}         0.00         0.00         1.50000         1.20000         9.10000        10.00 \nTotals         {ops}         0.00         0.00         1.50000         1.20000         9.10000        10.00 \n"
+        )
+    };
+    let progress = "[RUN #2 100%,   5 secs]  0 threads 20 conns 3 conn errors:      250000 ops,   52000 (avg:   50000) ops/sec, 5.10MB/sec (avg: 5.12MB/sec),  1.80 (avg:  1.81) msec latency\n";
+    let one = format!("{progress}ALL STATS\n{}", table("50000.00"));
+    let one = parse(&Format::Memtier, &one).unwrap();
+    assert_eq!((one["requests"], one["duration_s"]), (250_000.0, 5.0));
+    assert_eq!(
+        (one["latency_mean_us"], one["latency_p50_us"]),
+        (1500.0, 1200.0)
+    );
+    assert_eq!(one["bytes_per_s"], 10_240.0);
+    let several = format!(
+        "{progress}BEST RUN RESULTS\n{}WORST RUN RESULTS\n{}AGGREGATED AVERAGE RESULTS (2 runs)\n{}",
+        table("50000.00"),
+        table("30000.00"),
+        table("40000.00")
+    );
+    assert_report(
+        Format::Memtier,
+        &several,
+        &[
+            ("requests_per_s", 40_000.0),
+            ("latency_mean_us", 1500.0),
+            ("latency_p50_us", 1200.0),
+            ("bytes_per_s", 10_240.0),
+        ],
+    );
+}
+
 const SYSBENCH_0_4: &str = "OLTP test statistics:\n    queries performed:\n        read:                            14000\n        total:                           20000\n    transactions:                        1000   (100.00 per sec.)\n    deadlocks:                           2      (0.20 per sec.)\n    read/write requests:                 19000  (1900.00 per sec.)\n\nTest execution summary:\n    total time:                          10.0003s\n    total number of events:              1000\n    total time taken by event execution: 39.9\n    per-request statistics:\n         min:                                  1.00ms\n         avg:                                 39.90ms\n         max:                                180.00ms\n         approx.  95 percentile:              90.00ms\n";
 
 #[test]
@@ -93,6 +130,39 @@ fn oha_of_long_runs_and_other_versions() {
     assert_eq!(metric(Format::Oha, old, "latency_p99_us"), 12_500.0);
     let twice = format!("{text}\n{text}");
     assert!(refusal(Format::Oha, &twice).contains("2 lines `Requests/sec:`"));
+    // 0.6.3 to 1.7 print colours into a pipe, too.
+    let coloured = "\u{1b}[1m\u{1b}[4mSummary:\u{1b}[0m\n\u{1b}[38;5;10m\u{1b}[1m  Success rate:\t100.00%\u{1b}[0m\n  Total:\t2.0000 secs\n\u{1b}[38;5;11m  Slowest:\t0.0300 secs\u{1b}[39m\n\u{1b}[38;5;14m  Average:\t0.0020 secs\u{1b}[39m\n  Requests/sec:\t100.0000\n\n  Size/sec:\t1.50 KiB\n\n\u{1b}[1m\u{1b}[4mResponse time distribution:\u{1b}[0m\n\u{1b}[38;5;10m  99.00% in 0.0125 secs\u{1b}[39m\n\n\u{1b}[1m\u{1b}[4mStatus code distribution:\u{1b}[0m\n\u{1b}[38;5;10m  [200] 200 responses\u{1b}[39m\n";
+    assert_report(
+        Format::Oha,
+        coloured,
+        &[
+            ("requests", 200.0),
+            ("requests_per_s", 100.0),
+            ("duration_s", 2.0),
+            ("latency_mean_us", 2000.0),
+            ("latency_p99_us", 12_500.0),
+            ("latency_max_us", 30_000.0),
+            ("errors", 0.0),
+            ("bytes_per_s", 1536.0),
+        ],
+    );
+}
+
+#[test]
+fn of_two_documents_of_one_run_each_neither_is_taken() {
+    for (format, text) in [
+        (Format::Oha, fixture!("oha-documented.json")),
+        (Format::Ghz, fixture!("ghz.json")),
+        (Format::Iperf3, fixture!("iperf3-tcp.json")),
+        (Format::Hyperfine, fixture!("hyperfine.json")),
+        (Format::K6, tools::K6_EXPORT),
+    ] {
+        let alone = parse(&format, text).unwrap();
+        let logged = format!("{{\"level\": \"info\"}}\n{text}\n[1] ended\n");
+        assert_eq!(parse(&format, &logged).unwrap(), alone, "{format:?}");
+        let twice = refusal(format, &format!("{text}\n{text}"));
+        assert!(twice.contains("2 JSON objects with `"), "{format:?}: {twice}");
+    }
 }
 
 fn fio(jobs: &str) -> String {
