@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     metric: Option<String>,
     #[command(flatten)]
     of_port: OfPort,
-    /// Name of the threads whose jobs are timed. By default the pool that does most jobs.
+    /// Name of the threads whose jobs are timed. By default the pool that does the most jobs.
     #[arg(long, value_name = "NAME", conflicts_with = "port")]
     pool: Option<String>,
     /// Number of pairs of blocks. A pair has one block under the present limit and one under the
