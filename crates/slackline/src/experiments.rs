@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
             };
             client.json("PUT", &path, Some(&json!({ "text": text })))?;
             message(match text.trim().is_empty() {
-                true => "the note is taken away",
+                true => "the note is removed",
                 false => "the note is written",
             });
         }

@@ -356,7 +356,7 @@ pub(crate) fn boot_lines(settings: &[BootSetting]) -> Vec<String> {
     if settings.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec!["A boot resets these. To keep them, write:".to_owned()];
+    let mut lines = vec!["A reboot resets these. To keep them, write:".to_owned()];
     let mut last = None;
     for setting in settings {
         if last != Some(&setting.file) {

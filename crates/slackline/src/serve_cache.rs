@@ -260,7 +260,7 @@ fn say(notice: CacheNotice, manager: &ServiceManager) {
             manager.tell(NotifyState::Stopping);
             message("draining: no new connections; a second signal ends it at once");
         }
-        CacheNotice::Shards(shards) => message(&format!("{shards} shards own connections now")),
+        CacheNotice::Shards(shards) => message(&format!("{shards} shards serve connections now")),
     }
 }
 

@@ -11,7 +11,7 @@ use super::verbs::Arguments;
 use crate::output::error_chain;
 
 /// What is said where the server's answer cannot be read.
-pub(super) const NOT_JSON: &str = "the server answered with something else than JSON";
+pub(super) const NOT_JSON: &str = "the server's answer is not JSON";
 
 /// A server and the token for it.
 pub(super) struct Client {

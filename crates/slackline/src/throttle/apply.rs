@@ -81,12 +81,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         if let Err(error) = report {
             message(&format!("slackline: {}", error_chain(&error)));
         }
-        message("The limit could not be put back: slackline restore says what is left.");
+        message("The limit could not be restored: run slackline restore.");
         return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(signal) = end.signal {
         message(&format!(
-            "Stopped; the present limit is back: {}.",
+            "Stopped; the present limit is restored: {}.",
             quota_text(&end.before)
         ));
         return Ok(CommandOutcome::Signal(signal));
@@ -142,8 +142,8 @@ fn text(report: &LimitTrialReport, arguments: &Arguments) -> String {
         )
     };
     let stays = if report.is_kept {
-        "\nIt holds until the group is made anew; to keep it for good, write it where the group is configured (systemd: \
-         CPUQuota=, CPUQuotaPeriodSec=).\n"
+        "\nThe limit holds until the group is created again. To keep the limit for good, write it where the group is \
+         configured (systemd: CPUQuota=, CPUQuotaPeriodSec=).\n"
     } else {
         "\n"
     };
