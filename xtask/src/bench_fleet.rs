@@ -99,13 +99,13 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
         "# What a fleet's ranking costs Prometheus\n\n\
          `cargo xtask bench fleet {services} {shards}`: {services} services with {shards} shards (instances) each, {series} series, \
          a sample every {STEP_S} s for {} s. The series have six recorded shapes at four sizes \
-         (`crates/slackline/tests/blackbox/fleet/shapes.txt`: real groups with real loads, followed by `slackline agent` \
-         for 30 s). Only their number is simulated. {}\n\n\
+         (`crates/slackline/tests/blackbox/fleet/shapes.txt`: real groups with real loads, recorded by `slackline agent` \
+         for 30 s). Only the number of services and shards is simulated. {}\n\n\
          | run of `slackline throttle fleet` | took | queries | CPU time of Prometheus | Prometheus' memory afterwards |\n\
          |---|---|---|---|---|\n{rows}\n\
          The number of samples that are read grows with the window divided by the scrape interval. A query of histograms reads at \
-         most about 20,000 series. The other queries read one or two series for each shard. [The page](fleet.html) is what \
-         `throttle fleet --html` writes.\n",
+         most about 20,000 series. The other queries read one or two series for each shard. `throttle fleet --html` wrote \
+         [this page](fleet.html).\n",
         STEPS * STEP_S,
         machine()
     )?;

@@ -49,19 +49,19 @@ const COUNTED: [Family; 8] = [
     (
         LIMIT,
         MetricKind::Gauge,
-        "The tightest CPU limit of the group and its ancestors. Missing if there is no limit. The label limit_group names the ancestor with the limit.",
+        "The smallest CPU limit of the group and its ancestors. Missing if there is no limit. The label limit_group names the ancestor with the limit.",
         |row| Some(row.service.limit.as_ref()?.quota.cores()),
     ),
     (
         "slackline_cpu_limit_period_seconds",
         MetricKind::Gauge,
-        "The period of the tightest CPU limit.",
+        "The period of the smallest CPU limit.",
         |row| Some(row.service.limit.as_ref()?.quota.period_us as f64 / 1e6),
     ),
     (
         "slackline_cpu_limit_burst_seconds",
         MetricKind::Gauge,
-        "The burst of the tightest CPU limit: unused quota that may be saved for later periods.",
+        "The burst of the smallest CPU limit: unused quota that may be saved for later periods.",
         |row| Some(row.service.limit.as_ref()?.quota.burst_us? as f64 / 1e6),
     ),
     (

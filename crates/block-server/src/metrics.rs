@@ -393,7 +393,7 @@ impl Shared {
             (
                 "objective_p95_us",
                 MetricKind::Gauge,
-                "The objective: the 95th percentile that was promised, in microseconds.",
+                "The objective: the limit for the 95th percentile, in microseconds.",
                 |tenant| tenant.objective.map(|objective| objective.p95_us.into()),
             ),
             (
@@ -429,7 +429,7 @@ impl Shared {
             (
                 "queued",
                 MetricKind::Gauge,
-                "Requests in the queue of the tenant: whole, and not on the device yet.",
+                "Requests that have arrived completely and wait in the queue of the tenant.",
                 |tenant| Some(tenant.queued.into()),
             ),
             (
@@ -489,7 +489,7 @@ impl Shared {
             ),
             (
                 "stalled_total",
-                "Connections ended because they held up others or never chose an export.",
+                "Connections ended because they delayed others or never chose an export.",
                 total(|c| c.stalled.load(Ordering::Relaxed)),
             ),
         ];

@@ -93,7 +93,7 @@ fn chosen(report: &Report, number: Option<usize>) -> anyhow::Result<Configuratio
             .any(|arm| arm.configuration == record.configuration);
         if !is_verified {
             message(&format!(
-                "Evaluation {number} ({}) was not verified: nothing is claimed of it.",
+                "Evaluation {number} ({}) was not verified: its measured effect proves nothing.",
                 record.outcome
             ));
         }

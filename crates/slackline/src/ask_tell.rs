@@ -108,7 +108,7 @@ fn unreadable(error: &serde_json::Error, line: &str) -> anyhow::Error {
         .rsplit_once(" at line ")
         .map_or(text.as_str(), |(what, _)| what);
     let hint = if ["NaN", "Infinity"].iter().any(|word| line.contains(word)) {
-        "; JSON has no NaN or Infinity: where nothing could be measured tell \"crashed\": true"
+        "; JSON has no NaN or Infinity: if nothing could be measured, tell \"crashed\": true"
     } else {
         ""
     };

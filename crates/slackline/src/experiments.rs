@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
             };
             client.json("PUT", &path, Some(&json!({ "text": text })))?;
             message(match text.trim().is_empty() {
-                true => "the note is taken away",
+                true => "the note is removed",
                 false => "the note is written",
             });
         }
@@ -157,8 +157,8 @@ fn act(client: &Client, id: i64, verb: &str) -> anyhow::Result<Value> {
             done(&now["promotion"]).sentences().join(" ")
         ),
         "rollback" if not_restored(&now).is_some() => format!(
-            "the rollback could not restore {}. Repair it, then roll back again: only the rest is tried then. If it is gone for \
-             good, forget it: `slackline experiments forget-rest {id}`. {}Experiment {id} is {now_is}",
+            "the rollback could not restore {}. Remove the cause, then roll back again: only the rest is tried then. If a file or \
+             knob is gone for good, forget it: `slackline experiments forget-rest {id}`. {}Experiment {id} is {now_is}",
             rest_of(&now),
             match texts(&now["rolled_back"]) {
                 done if done.is_empty() => String::new(),

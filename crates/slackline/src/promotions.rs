@@ -98,8 +98,8 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Command
                 return Ok(CommandOutcome::Positive);
             }
             message(&format!(
-                "promotion {number} is undone in part: the lines above say what could not be restored. Repair that, then undo the promotion \
-                 again. If it is gone for good, forget it: `slackline promotions forget-rest {number}`"
+                "promotion {number} is undone in part: the lines above say what could not be restored. Remove the cause, then undo the \
+                 promotion again. If a file or knob is gone for good, forget it: `slackline promotions forget-rest {number}`"
             ));
             Ok(CommandOutcome::RestoreFailed)
         }
@@ -165,7 +165,7 @@ impl Served {
         let (id, name) = (self.id, &self.experiment);
         let Some(at) = self.at.filter(|_| self.not_restored.is_empty()) else {
             return format!(
-                "serve  experiment {id} ({name}) is rolled back in part. Not restored: {}.\n   Repair it, then roll back the rest: \
+                "serve  experiment {id} ({name}) is rolled back in part. Not restored: {}.\n   Remove the cause, then roll back the rest: \
                  `slackline experiments rollback {id}`\n",
                 self.not_restored.join(", ")
             );
@@ -356,7 +356,7 @@ pub(crate) fn boot_lines(settings: &[BootSetting]) -> Vec<String> {
     if settings.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec!["A boot resets these. To keep them, write:".to_owned()];
+    let mut lines = vec!["A reboot resets these. To keep them, write:".to_owned()];
     let mut last = None;
     for setting in settings {
         if last != Some(&setting.file) {

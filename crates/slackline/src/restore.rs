@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
             for line in promoted {
                 message(&format!("  {line}"));
             }
-            message("`slackline promotions undo N` takes one back.");
+            message("`slackline promotions undo N` undoes one.");
         }
     } else {
         let ended = if arguments.dry_run {
@@ -111,9 +111,9 @@ pub(crate) fn lines(report: &RestoreReport, dry_run: bool) -> Vec<String> {
                 false => "restored",
             };
             let original = item.original.as_deref().map_or_else(String::new, |value| format!(" to {value}"));
-            let is_kept = if dry_run { "would be kept" } else { "is kept" };
+            let is_kept = if dry_run { "would be kept" } else { "are kept" };
             let kept = item.kept.as_deref().map_or_else(String::new, |kept| {
-                format!("; what it held at first {is_kept} in {}", kept.display())
+                format!("; the original contents {is_kept} in {}", kept.display())
             });
             match &item.outcome {
                 RestoreOutcome::Restored if dry_run => format!("{subject}: would be {done}{original}"),

@@ -167,7 +167,7 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<CommandOut
     if let Some(thread) = giving_out
         && thread.join().is_err()
     {
-        message("the thread that gives experiments to workers ended by a panic");
+        message("the thread that gives experiments to workers has panicked");
     }
     drop(coordinator);
     ended
@@ -296,7 +296,7 @@ async fn serve(
 ) -> anyhow::Result<CommandOutcome> {
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
-        .with_context(|| format!("{} cannot be listened on", arguments.listen))?;
+        .with_context(|| format!("the server cannot listen on {}", arguments.listen))?;
     let address = listener.local_addr()?;
     let access = Access::at(state_dir, &address.to_string(), &arguments.names)?;
     publish_address(&access, state_dir, &coordinator)?;
@@ -381,7 +381,7 @@ async fn until_end(
     match ended {
         Ok(ended) => Ok(ended?),
         Err(_) => {
-            anyhow::bail!("the thread that measures ended by a panic: run `slackline restore`")
+            anyhow::bail!("the thread that measures has panicked: run `slackline restore`")
         }
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn results(report: &Report) -> String {
     }
     let controls = report.control_runs();
     if !controls.is_empty() {
-        text.push_str("\nThe control of the search ran on from evaluation to evaluation:\n");
+        text.push_str("\nThe control of the search kept running from evaluation to evaluation:\n");
     }
     for control in controls {
         let _ = writeln!(text, "  {control}");
@@ -114,8 +114,8 @@ pub(crate) fn results(report: &Report) -> String {
     if !report.settings.is_empty() {
         let heading = match report.finding {
             Finding::Improvement => "The winner's settings:",
-            Finding::Paid => "The candidate's settings, which cost what is said above:",
-            _ => "The candidate's settings, of which not everything is decided:",
+            Finding::Paid => "The candidate's settings. A guard became worse with them, as said above:",
+            _ => "The candidate's settings. Not every constraint is decided for them:",
         };
         let _ = writeln!(text, "\n{heading}");
         for setting in &report.settings {
@@ -145,7 +145,7 @@ fn latency_requests(report: &Report) -> String {
         if !counts.is_empty() {
             let _ = writeln!(
                 text,
-                "{name}: each side of a block stands on {least:.0} to {most:.0} requests"
+                "{name}: each side of a block has {least:.0} to {most:.0} requests"
             );
         }
     }

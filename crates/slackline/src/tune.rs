@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     ledger.progress.finish();
     if interrupt.signal().is_some() && !spec.target().apply.is_empty() {
         message(&format!(
-            "Stopping: the service is told of its own configuration, each apply step for {} s at most.",
+            "Stopping: the service gets its own configuration back. Each apply step may take at most {} s.",
             tuner::reapply::Reapply::STEP_MAX.as_secs()
         ));
     }
@@ -266,7 +266,7 @@ fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyh
             report.promoted = promotions::put_in_force(live, &winner)?.done.sentences();
             if report.promoted.is_empty() && spec.target().start.is_some() {
                 message(
-                    "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",
+                    "Nothing is promoted: Slackline started the service for the experiment only. Put the settings below into the configuration of your own service.",
                 );
             }
         }
@@ -279,10 +279,10 @@ fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyh
 fn not_promoted(finding: Finding) -> &'static str {
     match finding {
         Finding::Paid => {
-            "the improvement is paid with what the report names; `verification.allow_worse` accepts that"
+            "a guard became worse, as the report says; `verification.allow_worse` accepts this"
         }
         Finding::Undecided => {
-            "a constraint could not be decided; more `verification.max_runs` may decide it, and `verification.accept_undecided` promotes all the same"
+            "a constraint could not be decided; more `verification.max_runs` may decide it, and `verification.accept_undecided` promotes in any case"
         }
         Finding::ConstraintViolated => "a constraint is broken, or a run failed",
         _ => "an improvement was not shown",

@@ -344,7 +344,7 @@ pub enum ThrottleError {
     #[error(transparent)]
     Prometheus(http_client::Error),
     /// An answer has another type.
-    #[error("Prometheus answered {query} with something else than an instant vector")]
+    #[error("Prometheus' answer to {query} is not an instant vector")]
     NoVector {
         /// The query.
         query: String,

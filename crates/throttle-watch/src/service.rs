@@ -112,7 +112,7 @@ impl KnownService {
         let missed = report.observed.gaps + report.lost_events;
         if missed as f64 > MISSED_SHARE * switches as f64 {
             say(&format!(
-                "{missed} of about {switches} switches were not seen: the jobs' CPU times are blurred."
+                "{missed} of about {switches} switches were not seen: the jobs' CPU times are not exact."
             ));
         }
         let limit = report.limit.ok_or_else(|| ThrottleError::NoQuota {

@@ -108,7 +108,7 @@ fn group_of_unit(roots: &Roots, unit: &str) -> Result<String, ThrottleError> {
         (name == unit).then(|| name.to_owned())
     };
     let pattern = match unit.contains(['*', '?', '[']) {
-        true => " Patterns are not taken: name one unit.",
+        true => " Patterns are not allowed: name one unit.",
         false => "",
     };
     let none = format!(

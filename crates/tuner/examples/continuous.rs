@@ -45,34 +45,36 @@ fn main() {
         .false_alarms_per_day;
     let text = format!(
         "# `mode = \"continuous\"`: ninety simulated days\n\n\
-This is a simulation: a service whose truth is invented, with a simulated clock, under seeds. The controller, its loop and the\n\
-search are the ones of `slackline serve` (`tuner::continuous`). Made by `cargo xtask bench continuous`; the scenario is\n\
+This is a simulation: the service is a model with a simulated clock, and each run has a seed. The controller, its loop and the\n\
+search are those of `slackline serve` (`tuner::continuous`). `cargo xtask bench continuous` makes this page. The scenario is\n\
 `Scenario::ninety_days` in `crates/tuner/src/continuous/simulation.rs`.\n\n\
 The service has a thread pool and a buffer. Its load by day is three times that of the night, less at weekends, with 5 % of noise.\n\
-Blocks scatter by 2 %, runs by 0.5 %. A round (32 s of control) is every quarter of an hour. Changes are allowed from 08:00 to\n\
-18:00 UTC, two a day. What happens:\n\n\
-- Deploys move the best configuration on days 18.4, 47.6 and 78.35.\n\
+The CPU time per request has a noise of 2 % from block to block, and of 0.5 % from run to run. There is a round (32 s of the\n\
+control) every quarter of an hour. Changes are allowed from 08:00 to 18:00 UTC, at most two a day. This happens in 90 days:\n\n\
+- Deploys change which configuration is best, on days 18.4, 47.6 and 78.35.\n\
 - From day 33.3 on the load is 60 % higher.\n\
 - From day 66.45 on large buffers break `latency_p99_us <= 1.1 * control`.\n\
-- On day 78.45 there is an outage of six hours, two of which without monitoring. The alert fires for the rest and an hour longer.\n\n\
+- On day 78.45 an outage of six hours begins. For two of these hours the monitoring does not answer either. In the other four hours,\n\
+  and for one hour after the outage, the alert fires.\n\n\
 ![gain over time](continuous.svg)\n\n\
-Mean change of the CPU time per request against the control, over all rounds (negative is better), and the hours for which what\n\
-was in force broke the constraint. *Never* keeps the first promotion, *oracle* is the best configuration that keeps the constraint at\n\
-each moment.\n\n\
+The table has the mean change of the CPU time per request against the control, over all rounds (negative is better). *Broken* is the\n\
+time for which the configuration in force broke the constraint. *Never re-tuned* keeps the first promotion. *Oracle* is the best\n\
+configuration that holds the constraint at each moment.\n\n\
 | seed | continuous | never re-tuned | oracle | alarms | without a change | promotions | rollbacks | promotions a day | broken | broken, never re-tuned |\n\
 |---|---|---|---|---|---|---|---|---|---|---|\n{table}\n\
 An alarm is *without a change* unless it is the first of its series within {ANSWER_DAYS} days after a deploy or a change of the load. In\n\
-{SEEDS} × 90 days there were {unexplained}; the stated rate allows {:.1}.\n\n\
+{SEEDS} × 90 days there were {unexplained} such alarms. The stated rate allows {:.1}.\n\n\
 ## False alarms\n\n\
-Stated: at most {stated} a day, so at most {:.1} in {QUIET} × 90 days. Seen in that many days in which nothing happens: {alarms}\n\
-(at most {worst} in one of the {QUIET}), that is {:.4} a day, 95 % interval {:.4} to {:.4} (Poisson). They led to {changes} further promotions\n\
-and rollbacks: every alarm costs a search, and what is in force is kept unless something better by 1 % is shown. The test\n\
-alone, without a controller, and how soon it finds what: `crates/latency-stats/tests/drift.rs`.\n\
-The rate is promised where rounds of one season are exchangeable; rounds that resemble the one before them raise it (same file), and\n\
-so does a season so long that the load moves within it.\n\n\
+The setting allows at most {stated} false alarms a day, so at most {:.1} in {QUIET} × 90 days. In {QUIET} × 90 days in which nothing happens, there\n\
+were {alarms} false alarms (at most {worst} in one of the {QUIET} series). This is {:.4} a day (95 % interval {:.4} to {:.4}, Poisson). The false\n\
+alarms led to {changes} promotions and rollbacks. There were so few because the configuration in force stays after an alarm, unless the\n\
+search shows another one to be better by 1 %. `crates/paired-stats/tests/drift.rs` tests the drift test without a controller, and\n\
+measures how soon it finds a drift.\n\n\
+The stated rate holds if rounds of one season are exchangeable. The rate is higher if rounds resemble the round before them (same\n\
+file), or if a season is so long that the load changes within it.\n\n\
 ## What happened, seed 1\n\n```text\n{log}```\n\n\
-The outage gives no alarm, no rollback and no promotion: what could not be measured is not counted, and an alert that fires or\n\
-cannot be asked for holds every change.\n",
+The outage causes no alarm, no rollback and no promotion. Rounds that could not be measured do not count. While the alert fires or\n\
+cannot be queried, all changes wait.\n",
         stated * 90.0 * SEEDS as f64,
         stated * days,
         alarms as f64 / days,

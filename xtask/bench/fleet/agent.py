@@ -109,7 +109,7 @@ def main():
         f"Each service has a limit and a process that wakes twice a second. The agent is scraped every {SCRAPE_EVERY_S} s for {arguments.seconds} s. "
         "Its CPU budget is the default: 0.5 % of a core. One run for each row. *Scheduler followed* is the share of the time in which the agent traces the scheduler.",
         "",
-        "| services | CPU, of a core | longest scrape | size of the answer | scheduler followed | memory |",
+        "| services | CPU time, share of a core | longest scrape | size of the answer | scheduler followed | memory |",
         "|---|---|---|---|---|---|",
     ]
     for groups in GROUPS:

@@ -148,12 +148,13 @@ def simulated(part):
     lines = [
         "", "## Simulated: 36 cores", "",
         "Nothing in this part was measured. The controllers ran on a model of two sockets of 18 cores with a search service, for two hours",
-        "at a steady load. An *antagonist* is a batch program that disturbs the service; these are the six of the Heracles paper. A load of",
-        "25 % is a quarter of the service's peak load. A cell has two shares:",
+        "at a steady load. An *antagonist* is a batch program that disturbs the service: the table has the six of the Heracles paper. A load",
+        "of 25 % is a quarter of the service's peak load. A cell has two shares:",
         "",
         "- *above*: the share of windows of 15 s above the objective. The first window, before the first decision, is always above: 0.2 %.",
-        "- *used*: the effective machine utilisation, which is load plus batch work, each as a share of what it does alone. The service's",
-        "  peak load uses 30 of the 36 cores, so more than 100 % is possible.",
+        "- *used*: the effective machine utilisation. This is the sum of two shares: the service's load as a share of its peak load, and the",
+        "  batch work as a share of what it does alone on the machine. The service's peak load uses only 30 of the 36 cores, so more than",
+        "  100 % is possible.",
         "", "| antagonist | policy | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|---|",
     ]
     for row in part["rows"]:
@@ -162,22 +163,22 @@ def simulated(part):
     lines += [
         "",
         "Heracles' paper reports a utilisation above 90 %, with every window within the objective. On this model Heracles stays below 90 % at",
-        "low load. One core makes the difference between a slack of 0.10 and a slack of 0.05. With a slack below 0.05, the paper's rule leaves",
-        "only two cores to the batch work. So the number of cores rises and falls again and again.",
+        "low load, for this reason: one core more for the batch work lowers the slack from above 0.10 to below 0.05. With a slack below 0.05, the",
+        "paper's rule leaves only two cores to the batch work. So the number of its cores rises and falls again and again.",
         "",
-        "The next table has the most that a search over settings (CLITE is such a search) could find. Every setting of cores or quota, cache",
-        "ways, frequency and network bandwidth was tried on the model, without noise. A cell has the highest *used* share within the objective:",
-        "first with `cpu.idle` and a quota alone, then with every setting.",
+        "The next table has the best result that any search over settings could find (CLITE is such a search). For this, every setting of",
+        "cores or quota, cache ways, frequency and network bandwidth was tried on the model, without noise. A cell has the highest *used*",
+        "share within the objective: first with `cpu.idle` and a quota alone, then with every setting.",
         "", "| antagonist | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|",
         *[
             f"| {row['antagonist']} | " + " | ".join(f"{100 * quota:.0f} %, {100 * most:.0f} %" for quota, most in row["most"].values()) + " |"
             for row in part["rows"] if row.get("most")
         ],
         "",
-        "In the row in which the two differ, the network is the scarce resource. `slackline` shares the link by a rule, without a search.",
+        "Where the two shares differ, the network is the scarce resource. `slackline` shares the link by a rule, without a search.",
         "",
         "Without batch work, the policy `pegasus` lowers the power limit of the machine:",
-        "", "| load | power without a cap, W (simulated) | with pegasus, W (simulated) | saved | windows above the objective |",
+        "", "| load | power without a limit, W (simulated) | with pegasus, W (simulated) | saved | windows above the objective |",
         "|---|---|---|---|---|",
     ]
     for load, (full, _), (capped, violated) in part["power"]:
@@ -230,9 +231,10 @@ def write(found, out, policies):
     lines = [
         "# Isolation: services beside batch work",
         "",
-        "Made by `cargo xtask bench isolate`. Policies run in turns, in random order within each repeat. The load goes from a fifth of its",
-        "peak to the peak and back. Before that the load stays at a fifth for some seconds, which do not count. Intervals are 95 % t intervals",
-        "over repeats. A figure without an interval comes from one repeat.",
+        "`cargo xtask bench isolate` makes this page. A *repeat* is one run of each policy, in random order. In a run, the load goes from a",
+        "fifth of its peak to the peak and back. Before that, the load stays at a fifth for some seconds, which are not counted. A heading",
+        "names the service and the batch work: *cpu* is `stress-ng` with a busy loop on each CPU. Intervals are 95 % t intervals over",
+        "repeats. A figure without an interval comes from one repeat.",
         "",
         "| column | meaning |",
         "|---|---|",

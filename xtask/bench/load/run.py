@@ -327,10 +327,10 @@ def of(values, digits=1):
 
 
 def table(rows):
-    lines = ["| tool | requests/s | 99th percentile, ms | CPU of the generator a request, µs | bottleneck |", "|---|---|---|---|---|"]
+    lines = ["| tool | requests/s | 99th percentile, ms | CPU time of the generator per request, µs | bottleneck |", "|---|---|---|---|---|"]
     for tool in dict.fromkeys(row["tool"] for row in rows):
         mine = [row for row in rows if row["tool"] == tool]
-        named = ", ".join(sorted({str(row["bottleneck"]) for row in mine})) if tool.startswith("slackline load") else ""
+        named = ", ".join(sorted({str(row["bottleneck"] or "null") for row in mine})) if tool.startswith("slackline load") else ""
         cells = [
             of([row["requests_per_s"] for row in mine], 0), of([row["latency_p99_ms"] for row in mine], 2),
             of([row["cpu_us_per_request"] for row in mine], 2), named,
@@ -340,13 +340,13 @@ def table(rows):
 
 
 def directions_table(rows):
-    lines = ["| what is slow | asked for, per s | answered, per s | own lateness p99, ms | wait for a connection p99, ms | expected bottleneck, and how often it was named |", "|---|---|---|---|---|---|"]
+    lines = ["| what is slow | requests due, per s | requests answered, per s | p99 of the generator's own lateness, ms | p99 of the wait for a connection, ms | expected bottleneck, and how often it was named |", "|---|---|---|---|---|---|"]
     for scene in dict.fromkeys(row["scene"] for row in rows):
         mine = [row for row in rows if row["scene"] == scene]
         right = sum(row["bottleneck"] == row["expected"] for row in mine)
         cells = [
             of([row["rate"] for row in mine], 0), of([row["requests_per_s"] for row in mine], 0), of([row["lateness_p99_us"] / 1000 for row in mine], 2),
-            of([row["connection_wait_p99_us"] / 1000 for row in mine], 2), f"`{mine[0]['expected']}` in {right} of {len(mine)}",
+            of([row["connection_wait_p99_us"] / 1000 for row in mine], 2), f"`{mine[0]['expected'] or 'null'}` in {right} of {len(mine)}",
         ]
         lines.append(f"| {scene} | " + " | ".join(cells) + " |")
     return lines
@@ -370,10 +370,10 @@ def write(results, arguments, found):
     with open(os.path.join(results, "load.json"), "w") as file:
         json.dump({"machine": machine, "seconds": arguments.seconds} | found, file, indent=1)
     lines = [
-        "# The load generator against wrk, oha, and arithmetic",
+        "# The load generator against wrk, oha and known latencies",
         "",
-        f"`cargo xtask bench load`, {machine}. {arguments.repetitions} runs of {arguments.seconds} s of each, the tools in turns. A cell "
-        "has the median, and in brackets the lowest and the highest value. *Bottleneck* is what the report of `slackline load` named.",
+        f"`cargo xtask bench load`, {machine}. {arguments.repetitions} runs of {arguments.seconds} s of each tool, in turns. A cell "
+        "has the median, and in brackets the lowest and the highest value. *Bottleneck* is the bottleneck that the report of `slackline load` named (`null`: none).",
         "",
         "## Capacity",
         "",
@@ -390,29 +390,29 @@ def write(results, arguments, found):
         "",
         "## Who was too slow",
         "",
-        "Random arrivals at a share of the capacity. In turn, the generator, a neighbour and the service are made too slow. `bottleneck` in the "
-        "report has to name the slow one. The slow generator runs under `strace`.",
+        "Random arrivals at a share of the capacity. In each of the last three rows, one part is made too slow: the generator, a "
+        "neighbour, or the service. `bottleneck` in the report has to name this part. The slow generator runs under `strace`.",
         "",
         *directions_table(found["directions"]),
         "",
         "## Stalls",
         "",
         f"nginx has one worker, which is stopped for {1000 * STALL_S:.0f} ms once a second. Requests come at a constant rate over {CONNECTIONS} "
-        f"connections. By the stall alone, the true 90th percentile is {truth_ms(0.9):.0f} ms and the true 99th {truth_ms(0.99):.0f} ms. The table is in milliseconds.",
+        f"connections. So the true percentiles are known: {truth_ms(0.9):.0f} ms (90th) and {truth_ms(0.99):.0f} ms (99th), if a request takes no time outside a stall. The table is in milliseconds.",
         "",
         *stall_table(found["stalls"]),
         "",
-        "Without `--latency-correction`, `oha` counts the latency from the sending of a request. So it leaves out the time for which requests waited during the stall.",
+        "Without `--latency-correction`, `oha` counts the latency from the sending of a request. So this latency leaves out the time for which requests waited during the stall.",
         "",
     ]
     mysql = found.get("sysbench")
     if mysql:
         capacity = mysql["capacity_per_s"]
         lines += [
-            "## `throttle loadtest` by `sysbench --rate`",
+            "## `throttle loadtest` with `sysbench --rate`",
             "",
-            f"A stock MariaDB does point selects over 16 connections on the same two cores. In a closed loop it does {of(mysql['closed_per_s'])} "
-            f"transactions a second. `throttle loadtest --command 'sysbench … --rate={{rate}} …' --parse sysbench --slo-p99-ms 50` finds "
+            f"Debian's MariaDB does point selects over 16 connections on the same two cores. In a closed loop, without an objective, it does "
+            f"{of(mysql['closed_per_s'])} transactions a second. `throttle loadtest --command 'sysbench … --rate={{rate}} …' --parse sysbench --slo-p99-ms 50` finds "
             f"{capacity['estimate']:.0f} [{capacity['low']:.0f}, {capacity['high']:.0f}] transactions a second (95 % interval; the single searches found "
             + ", ".join(f"{value:.0f}" for value in mysql["capacities_per_s"])
             + ").",

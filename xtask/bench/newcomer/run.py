@@ -68,10 +68,11 @@ def is_right(found):
 def write(kept, out):
     columns = ["experiment", "minutes", *OUTCOMES, "runs of the verification without a result", "verdict"]
     lines = [
-        "# A newcomer's first experiments",
+        "# The first experiments of a new user",
         "",
-        "`cargo xtask bench newcomer`: four experiments on two cores that a newcomer tries first, each as its example has it. A column counts "
-        "the evaluations with this outcome. A *failed* evaluation says nothing about its configuration: the measurement failed.",
+        "`cargo xtask bench newcomer` ran four examples that a new user is likely to try first, unchanged, on two cores. The columns *completed* "
+        "to *failed* count the evaluations with this outcome. In a *failed* evaluation the measurement failed, so it says nothing about the "
+        "configuration.",
         "",
         "| " + " | ".join(columns) + " |",
         "|" + "---|" * len(columns),

@@ -64,7 +64,7 @@ def said(advice, how):
     if advice["unreliable"] == "saturated":
         return "nothing: saturated"
     if advice["unreliable"]:
-        return f"nothing: the model is off ({100 * (advice['model_error'] - 1):+.0f} %)".replace("-", "−")
+        return f"nothing: the model differs too much from the measurement ({100 * (advice['model_error'] - 1):+.0f} %)".replace("-", "−")
     recommended, give_back = advice["recommended"], advice["give_back"]
     text = changes(recommended, how) if recommended else "nothing: no change is shown to be faster"
     return text + (f"; could be given back: {changes(give_back, how)}" if give_back else "")
@@ -108,7 +108,7 @@ def summary(found):
     return (
         f"`advise` recommended something for {len(changed)} of {len(parts)} services. The recommendation was shown to be better than today's "
         f"setting for {sum(map(is_better, changed))}, and worse for {sum(map(is_worse, changed))}. For {beaten} of {len(parts)} services an "
-        f"alternative was shown to be better than what `advise` said. In saturation `advise` recommended nothing for {silent} of {len(parts)}."
+        f"alternative was shown to be better than the setting of `advise`. In saturation `advise` recommended nothing for {silent} of {len(parts)}."
     )
 
 
@@ -122,23 +122,23 @@ def write(found, out):
         "",
         f"`cargo xtask bench pools`, {found['machine']}. Each service has {found['workers']} workers in a control group of "
         f"{found['cores']} core. A request takes about 2 ms of CPU time, and one in ten takes ten times that. The load is an open loop of "
-        f"{100 * found['share']:.0f} % of what a closed loop gets through. `advise` watched each service for {found['record_s']} s under this "
+        f"{100 * found['share']:.0f} % of the rate of a closed loop. `advise` watched each service for {found['record_s']} s under this "
         f"load, and once in saturation (the closed loop). Then each setting was measured {repeats} times for {found['seconds']} s, in random order.",
         "",
         "The percentages are changes of the 99th percentile of the client's latency against today's setting, with 95 % intervals over pairs of "
-        "runs. Less is better. There are four alternatives: a worker for each core of the quota, a burst as large as the quota, twice as many "
-        "workers as cores and one, and a worker for each CPU. The first two that `advise` did not recommend were measured.",
+        "runs. Less is better. There are four alternatives: one worker for each core of the quota, a burst as large as the quota, two workers "
+        "for each core plus one, and one worker for each CPU. The first two that `advise` did not recommend were measured.",
         "",
         summary(found),
         "",
-        f"The load generator, or a neighbour, was too slow in {disturbed} of {len(runs)} runs, and {failed} runs had errors.",
+        f"In {disturbed} of {len(runs)} runs the load generator was too slow, or another process took its CPU. {failed} runs had errors.",
         "",
-        "| service | the pool as `advise` counts it, and its setting | requests/s | recommended | today, ms | with the recommendation | alternative "
-        "| alternative | in saturation |",
+        "| service | the pool as `advise` counts it, and its setting | requests/s | recommended | today, ms | with the recommendation | alternative 1 "
+        "| alternative 2 | recommended in saturation |",
         "|---|---|---|---|---|---|---|---|---|",
         *rows(found),
         "",
-        "What `advise` said (its recommendation, or today's setting where it recommended nothing) against each alternative:",
+        "The next table compares the setting of `advise` with each alternative. If `advise` recommended nothing, today's setting counts.",
         "",
         "| service | `advise` | alternative | change of the 99th percentile | `advise` is |",
         "|---|---|---|---|---|",

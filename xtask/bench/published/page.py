@@ -33,7 +33,7 @@ def candidate(found):
 
 
 def detectable(found):
-    """The effect on the objective that could have been seen."""
+    """The smallest effect on the objective that could have been shown."""
     arm = candidate(found)
     ratio = arm and (arm["detectable"] or {}).get(found["objective"])
     return f"{100 * abs(ratio - 1):.1f} %" if ratio else "–"
@@ -60,7 +60,7 @@ def arms(name, found):
         title = f"capacity of {arm['capacity_of']}" if arm["capacity_of"] else arm["name"]
         lines.append(f"| {title} | " + " | ".join(percent((arm["ratios"] or {}).get(metric)) for metric in metrics) + " |")
     if found["skipped"]:
-        lines += ["", "Left out, as this host has it not: " + "; ".join(found["skipped"]) + "."]
+        lines += ["", "Left out, because this host does not have it: " + "; ".join(found["skipped"]) + "."]
     return lines
 
 
@@ -70,9 +70,9 @@ def write(found, out):
         "# Published results, reproduced",
         "",
         f"`cargo xtask bench published`, {machines}. Each row is an experiment of `tune`, or a `throttle loadtest`, with its verdict on fresh "
-        "runs. *Could be seen* is the effect that four of five such verifications would show.",
+        "runs. *Smallest effect* is the smallest effect that four of five such verifications would show.",
         "",
-        "| published | here | finding | evaluations | runs | could be seen |",
+        "| published | measured here | verdict | evaluations | runs | smallest effect |",
         "|---|---|---|---|---|---|",
         *(row(name, published, here, found.get(name)) for name, published, here in ROWS),
     ]

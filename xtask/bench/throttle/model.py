@@ -119,27 +119,27 @@ def written(report):
             f"{factor:.2f} | {client:.1f} | {100 * setting['predicted']['throttled_share']:.0f} % | {100 * middle(setting, 'throttled_share'):.0f} % |"
         )
     off, off_client = (sorted(math.exp(abs(math.log(factor))) for factor in each) for each in (factors, by_client))
-    return f"""# What `throttle advise` predicts, and what is seen
+    return f"""# What `throttle advise` predicts, and what was measured
 
 `cargo xtask bench throttle`: examples/throttled-jvm in one core under {report["rate_per_s"]:g} requests a second, recorded once for {report["recorded_s"]} s. Then the
 service ran for {report["seconds"]} s under each setting that the model predicts, in turns, {len(report["settings"][0]["seen"])} times. {report["machine"]}
 
 | column | meaning |
 |---|---|
-| predicted, seen | the 99th percentile of the jobs of `{POOL}`, from waking to sleeping, in milliseconds |
-| the client's | the 99th percentile that the load generator measured, in milliseconds |
+| predicted, measured | the 99th percentile of the jobs of `{POOL}`, from waking to sleeping, in milliseconds |
+| the client's | the 99th percentile of the requests' latency that the load generator measured, in milliseconds |
 | throttled | the share of throttled periods: predicted, and as the kernel counted them |
 
-| setting | predicted | seen: median (lowest to highest) | predicted / seen | the client's | throttled, predicted | throttled, seen |
+| setting | predicted | measured: median (lowest to highest) | predicted / measured | the client's | throttled, predicted | throttled, measured |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-The predicted percentile differs from the seen one by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst. The predicted percentile
+The predicted percentile differs from the measured one by a factor of {statistics.median(off):.2f} in the median and {off[-1]:.2f} at worst. The predicted percentile
 differs from the client's by a factor of {statistics.median(off_client):.2f} in the median and {off_client[-1]:.2f} at worst. One reason: if a job is due while the group is
-throttled, the thread that hands the job out is throttled, too. So the job is woken only afterwards. The client and the model count this
-wait, and the seen percentile does not.
+throttled, the thread that wakes the job's thread is throttled, too. So the job's thread wakes only afterwards. The client and the model
+count this wait, and the measured percentile does not.
 
-For {moved} settings the model predicts that they change the percentile by more than a fifth. {agreed} of these settings changed the seen
+For {moved} settings the model predicts that they change the percentile by more than a fifth. {agreed} of these settings changed the measured
 percentile in the predicted direction.
 """
 

@@ -22,7 +22,7 @@ SEEDS_MIN = 15
 
 # Measured by others, on tables that stay held out: this bench cannot compute it anew.
 OTHER_SYSTEMS = [
-    "These problems were used while Slackline's optimiser was made. Tables of ten other systems were not used. On these, Slackline is level with the",
+    "These problems were used to develop Slackline's optimiser. Tables of ten other systems were not used. On these, Slackline is level with the",
     "best peers, not ahead. The table has the geometric mean of the regret over these ten tables, in % of the optimum:",
     "",
     "| tool | 20 evaluations | 40 evaluations |",

@@ -30,7 +30,7 @@ def main():
     text = [
         "# Warm starts",
         "",
-        f"Mean regret of what Slackline recommends, without and with an earlier experiment of {EVALUATIONS} evaluations on the same space. 0 is the",
+        f"Mean regret of the configuration that Slackline recommends, without and with an earlier experiment of {EVALUATIONS} evaluations on the same space. 0 is the",
         "optimum, 1 is a median configuration. The problems are those of [`tuners.md`](tuners.md), and *n* is the number of evaluations.",
         "",
         "| column | the earlier experiment (`xtask/bench/tuners/earlier.py`) |",

@@ -26,7 +26,7 @@ impl GivenNote {
     /// What the audit log says: the text itself can be read where it stands.
     fn detail(&self) -> Extension<Detail> {
         let what = match self.text.trim().is_empty() {
-            true => "the note is taken away".to_owned(),
+            true => "the note is removed".to_owned(),
             false => format!("{} characters", self.text.chars().count()),
         };
         Extension(Detail(what))

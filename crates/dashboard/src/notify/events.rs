@@ -160,7 +160,7 @@ impl Seen {
             let is_in_part = !left.is_empty();
             let needs = match is_in_part {
                 true => Some(format!(
-                    "The rollback could not restore {left}. Repair it, then roll back again: /experiments/{id}."
+                    "The rollback could not restore {left}. Remove the cause, then roll back again: /experiments/{id}."
                 )),
                 false => continuous
                     .and_then(|state| state.externally_modified.as_ref())

@@ -56,7 +56,7 @@ impl RestoredItem {
     #[must_use]
     pub fn named(&self) -> String {
         let kept = self.kept.as_ref().map_or_else(String::new, |kept| {
-            format!(" (what it held at first is kept in {})", kept.display())
+            format!(" (the original contents are kept in {})", kept.display())
         });
         format!("{}{kept}", self.subject)
     }

@@ -11,7 +11,7 @@ use super::verbs::Arguments;
 use crate::output::error_chain;
 
 /// What is said where the server's answer cannot be read.
-pub(super) const NOT_JSON: &str = "the server answered with something else than JSON";
+pub(super) const NOT_JSON: &str = "the server's answer is not JSON";
 
 /// A server and the token for it.
 pub(super) struct Client {
@@ -90,7 +90,7 @@ impl Client {
             path,
             body.map_or_else(String::new, Value::to_string),
         )?;
-        String::from_utf8(bytes).context("the server answered with something else than text")
+        String::from_utf8(bytes).context("the server's answer is not text")
     }
 
     pub(super) fn bytes(&self, method: &str, path: &str, body: String) -> anyhow::Result<Vec<u8>> {

@@ -179,7 +179,7 @@ pub(super) enum Verb {
 /// People write here the file that `create` takes.
 fn experiment_number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| {
-        "the number of an experiment is meant, as `slackline experiments ls` shows it. \
+        "give the number of an experiment, as `slackline experiments ls` shows it. \
          `slackline experiments create FILE` creates an experiment from a specification"
             .to_owned()
     })

@@ -107,7 +107,7 @@ fn of_service(
     let mut html = format!("<h2>{}</h2>\n", escaped(&service.name));
     let kept = kept_share(&tail, service.objective_ms);
     let kept = kept.map_or("no data".to_owned(), |share| {
-        format!("{:.1} % of the looks", 100.0 * share)
+        format!("{:.1} % of the steps", 100.0 * share)
     });
     html += &paragraphs(&[format!(
         "The tail over the window was within the objective in {kept}. It is read from {}.",

@@ -153,7 +153,7 @@ fn understand(source: &Source, passwd: &str) -> Result<Config, SpecError> {
         let uid = match &entry.user {
             None => None,
             Some(user) => Some(uid(user, passwd).ok_or_else(|| {
-                let why = format!("no user {user:?} in /etc/passwd; a uid does as well");
+                let why = format!("no user {user:?} in /etc/passwd; you may also give a uid");
                 source.error(&key("user"), why)
             })?),
         };

@@ -307,7 +307,7 @@ fn drive_process(
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
     if let Some(other) = RelayoutStatus::claim(store, key, &executable(pid))? {
-        bail!("slackline {other} is at work on process {pid}: wait for it, or end it");
+        bail!("slackline {other} is working on process {pid}: wait until it ends, or end it");
     }
     // An execve: another program, of which nothing is known.
     let is_current = |(session, _): &(Session, Driver)| session.cache.process.is_current();

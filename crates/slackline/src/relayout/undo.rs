@@ -91,7 +91,7 @@ fn of_process(store: &ManifestStore, pid: u32) -> anyhow::Result<Manifest> {
                 return Ok(manifest.clone());
             }
             anyhow::bail!(
-                "process {pid} was forked from {}, and has its layout: say {} instead",
+                "process {pid} was forked from {}, and has its layout: give {} instead",
                 manifest.pid,
                 manifest.pid
             );
@@ -106,7 +106,7 @@ fn of_process(store: &ManifestStore, pid: u32) -> anyhow::Result<Manifest> {
 
 /// Why a process runs its original code again, where nothing else is known.
 const BY_USER: &str = "as its user wished";
-const BY_RESTORE: &str = "by slackline restore, as whoever drove it was killed";
+const BY_RESTORE: &str = "by slackline restore, because the Slackline that changed it was killed";
 
 /// Rolls back what a killed Slackline left half done; in a dry run only says so. What was verified
 /// stays, and so does what another Slackline is at work on.
@@ -120,7 +120,7 @@ pub(crate) fn undo_left(store: &ManifestStore, dry_run: bool) -> anyhow::Result<
             .as_ref()
             .map(|status| (status.driven_by(), status.is_kept()))
         {
-            Some((Some(by), _)) => left(format!("left alone: slackline {by} is at work on it")),
+            Some((Some(by), _)) => left(format!("left alone: slackline {by} is working on it")),
             Some((None, true)) => left(format!(
                 "left alone, as it was shown to be better; undone by: slackline relayout rollback {}",
                 manifest.pid
@@ -188,7 +188,7 @@ fn try_undo(
         return Ok(match manifest.is_alive() {
             true => ("would be restored to the original bytes".into(), true),
             false => (
-                "has ended; what it forked would be restored to the original bytes".into(),
+                "has ended; the processes that it forked would be restored to the original bytes".into(),
                 true,
             ),
         });
@@ -214,7 +214,7 @@ fn try_undo(
     let mut outcome = match switched.processes {
         1 => String::from("restored to the original bytes"),
         processes => {
-            format!("restored to the original bytes, with what it forked: {processes} processes")
+            format!("restored to the original bytes, with the processes that it forked: {processes} processes")
         }
     };
     outcome += &format!("; it stood still for {} µs", switched.pause.us);

@@ -178,7 +178,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
         bail!("{name}: is neither a file nor a block device");
     };
     let Some(direct) = file.direct() else {
-        bail!("{name}: its file system has no O_DIRECT, so that the page cache would be measured");
+        bail!("{name}: its file system has no O_DIRECT, so calibrate would measure the page cache");
     };
     let mut disk = Disk::new(Arc::clone(direct))?;
     if area.is_none() && arguments.reads.iter().any(|share| *share < 100) {

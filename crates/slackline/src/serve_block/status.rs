@@ -53,7 +53,7 @@ impl Source {
         let text = self.client.text(&self.url, ANSWER_MAX_BYTES);
         text.map_err(|error| {
             anyhow::anyhow!(
-                "no `serve-block` says its status at {}: {error}. Give the address that `metrics` had when the server \
+                "no `serve-block` answers at {}: {error}. Give the address that `metrics` had when the server \
                  started, by `status --address ADDR`",
                 self.address
             )
@@ -63,7 +63,7 @@ impl Source {
     fn status(&self) -> anyhow::Result<ServerStatus> {
         serde_json::from_str(&self.text()?).with_context(|| {
             let address = self.address;
-            format!("what answers at {address} is no `serve-block`, or one of another version")
+            format!("the server at {address} is no `serve-block`, or one of another version")
         })
     }
 }

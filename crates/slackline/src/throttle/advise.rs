@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     /// How long to record, in seconds. Record under the load that matters.
     #[arg(long, default_value_t = 30.0, value_name = "S")]
     duration_s: f64,
-    /// Name of the threads whose jobs are timed. By default the pool of several threads that does
-    /// most jobs.
+    /// Name of the threads whose jobs are timed. By default, of the pools with several threads, the
+    /// one that does the most jobs.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
     /// Objective for the 99th percentile of a job's time, in milliseconds. With this option, advise
@@ -148,7 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
 fn write_experiment(path: &Path, experiment: &PoolExperiment) -> anyhow::Result<()> {
     std::fs::write(path, &experiment.text).with_context(|| format!("{}", path.display()))?;
     message(&format!(
-        "The experiment is in {}: slackline check it, then slackline tune.",
+        "The experiment is in {}: run slackline check on it, then slackline tune.",
         path.display()
     ));
     for (pool, parameter) in &experiment.unset_sizes {
@@ -223,15 +223,15 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
         || "There is no recording to compare the model with.".to_owned(),
         |error| {
             format!(
-                "The model is off by {} today.",
+                "The model differs from today's measurement by {}.",
                 tuner::report::change(error)
             )
         },
     );
     match advice.unreliable {
         Some(Unreliable::Saturated) => lines.push(
-            "The service uses about all the CPU time that it may have. The model cannot say how it would do otherwise: requests \
-             that wait come when they are let in, not when they were due."
+            "The service uses almost all the CPU time of its quota. Then the model cannot predict other settings, \
+             because waiting requests reach the service later than they were due."
                 .to_owned(),
         ),
         Some(Unreliable::ModelIsOff) => {
@@ -241,14 +241,14 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
     }
     if is_off && !is_all {
         lines.push(
-            "Nothing is recommended from it. --all prints what it says all the same. To see what helps, compare under load: \
+            "So nothing is recommended. --all prints the results of the model. To see what helps, compare settings under load: \
              slackline throttle loadtest --before … --after …."
                 .to_owned(),
         );
         return lines;
     }
     if is_off {
-        lines.push("What follows says what to try first under load, and no more.".to_owned());
+        lines.push("Use the following results only to decide what to try first under load.".to_owned());
     }
     let verb = if is_off { "To try" } else { "Recommended" };
     match &advice.recommended {
@@ -273,7 +273,7 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
     }
     if let Some(lower) = &advice.give_back {
         lines.push(format!(
-            "Could be given back: {} is no slower than today in the model ({} of the 99th percentile).",
+            "CPU could be given back: with {}, the jobs are not slower than today in the model ({} of the 99th percentile).",
             lower.setting.changes(question),
             change(lower),
         ));

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     metric: Option<String>,
     #[command(flatten)]
     of_port: OfPort,
-    /// Name of the threads whose jobs are timed. By default the pool that does most jobs.
+    /// Name of the threads whose jobs are timed. By default the pool that does the most jobs.
     #[arg(long, value_name = "NAME", conflicts_with = "port")]
     pool: Option<String>,
     /// Number of pairs of blocks. A pair has one block under the present limit and one under the
@@ -81,12 +81,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         if let Err(error) = report {
             message(&format!("slackline: {}", error_chain(&error)));
         }
-        message("The limit could not be put back: slackline restore says what is left.");
+        message("The limit could not be restored: run slackline restore.");
         return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(signal) = end.signal {
         message(&format!(
-            "Stopped; the present limit is back: {}.",
+            "Stopped; the present limit is restored: {}.",
             quota_text(&end.before)
         ));
         return Ok(CommandOutcome::Signal(signal));
@@ -142,8 +142,8 @@ fn text(report: &LimitTrialReport, arguments: &Arguments) -> String {
         )
     };
     let stays = if report.is_kept {
-        "\nIt holds until the group is made anew; to keep it for good, write it where the group is configured (systemd: \
-         CPUQuota=, CPUQuotaPeriodSec=).\n"
+        "\nThe limit holds until the group is created again. To keep the limit for good, write it where the group is \
+         configured (systemd: CPUQuota=, CPUQuotaPeriodSec=).\n"
     } else {
         "\n"
     };

@@ -35,7 +35,7 @@ pub(crate) fn process_number(text: &str) -> Result<u32, String> {
             Err("the number of a process is missing: does the program run?".to_owned())
         }
         _ if numbers > 1 => Err(format!("give one process at a time: these are {numbers}")),
-        _ => Err("the number of a process is meant, such as 4711".to_owned()),
+        _ => Err("give the number of a process, such as 4711".to_owned()),
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn process_number(text: &str) -> Result<u32, String> {
 /// is the whole host.
 fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {
-        Err("it names nobody: is a variable not set?".to_owned())
+        Err("it is empty: is a variable not set?".to_owned())
     } else {
         Ok(text.to_owned())
     }

@@ -100,8 +100,8 @@ fn nothing_is_recommended_for_a_saturated_service() {
     service["duration_us"] = json!(1e7);
     service["service"]["pools"] = saturated(0.97);
     let told = advise(&toy, &service, &[]).with_code(1).stdout;
-    assert!(told.contains("about all the CPU time"), "{told}");
-    assert!(told.contains("Nothing is recommended from it"), "{told}");
+    assert!(told.contains("almost all the CPU time"), "{told}");
+    assert!(told.contains("So nothing is recommended"), "{told}");
     assert!(!told.contains("given back"), "{told}");
     assert!(!told.contains("p99 of a job"), "no table: {told}");
     let all = advise(&toy, &service, &["--all"]).with_code(1).stdout;
@@ -291,7 +291,7 @@ fn what_cannot_be_applied_is_known_before_the_second_block() {
     kill_process(pid, Signal::INT).unwrap();
     Ended::from(child.wait_with_output().unwrap())
         .with_code(130)
-        .saying(&["Stopped; the present limit is back: 0.20 cores"]);
+        .saying(&["Stopped; the present limit is restored: 0.20 cores"]);
     // Only v1 has the kernel compare a group with those below it.
     let Some(_below) = group.below() else {
         return;

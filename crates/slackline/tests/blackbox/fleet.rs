@@ -237,7 +237,7 @@ fn a_fleet_is_ranked_as_its_shapes_are() {
     let text = server.fleet(&toy, &["--top", "3"]).with_code(0).stdout;
     for part in [
         "24 services in 72 shards",
-        "Latency to be won",
+        "Throttled services",
         "CPU to be given back",
         "Threads that want to run per reserved core",
         "host-00",
@@ -331,7 +331,7 @@ fn faults(server: &Prometheus, toy: &Toy) {
         .fleet(toy, &["--match", "le=\"\"", "--json", "-"])
         .with_code(0);
     let ended = ended.saying(&[
-        "Not judged by what is missing",
+        "Not judged, because metrics are missing",
         "slackline_cpu_use_of_limit_bucket",
     ]);
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();

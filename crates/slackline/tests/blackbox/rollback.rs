@@ -156,7 +156,7 @@ fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
     let left = server.get("/promotions")["not_restored"].clone();
     assert_eq!(left[0]["id"], id, "{left}");
     let page = html(&server, &format!("/experiments/{id}"));
-    let repair = "Repair it and press <strong>Roll back the rest</strong>";
+    let repair = "Remove the cause and press <strong>Roll back the rest</strong>";
     assert!(page.contains(repair), "{page}");
     assert!(!page.contains("is being measured now"), "{page}");
     // Only the rest is tried again.

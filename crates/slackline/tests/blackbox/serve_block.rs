@@ -47,7 +47,7 @@ fn it_serves_says_how_it_is_and_drains() {
     let asked = run("status", &config, &[]);
     assert_eq!(asked.status.code(), Some(2));
     let said = String::from_utf8_lossy(&asked.stderr);
-    let expected = format!("no `serve-block` says its status at 127.0.0.1:{metrics}: ");
+    let expected = format!("no `serve-block` answers at 127.0.0.1:{metrics}: ");
     assert!(
         said.contains(&expected) && said.contains("Connection refused"),
         "{said}"
@@ -67,7 +67,7 @@ fn it_serves_says_how_it_is_and_drains() {
         .unwrap();
     assert_eq!(asked.status.code(), Some(2));
     let said = String::from_utf8_lossy(&asked.stderr);
-    assert!(said.contains("no `serve-block` says its status"), "{said}");
+    assert!(said.contains("no `serve-block` answers"), "{said}");
     let asked = run("status", &config, &["--json"]);
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert_eq!(status["connections"], 1);

@@ -71,7 +71,7 @@ fn an_attached_service_is_told_that_its_configuration_is_back() {
     kill_process(Pid::from_child(&tune), Signal::INT).unwrap();
     Ended::from(tune.wait_with_output().unwrap())
         .with_code(130)
-        .saying(&["the service is told of its own configuration"]);
+        .saying(&["the service gets its own configuration back"]);
     assert_eq!(told(&toy), "x = first\n");
     toy.assert_as_before("after a signal");
     // And after a kill.

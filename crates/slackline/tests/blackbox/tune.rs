@@ -124,7 +124,7 @@ fn an_edit_of_a_templated_file_during_a_tune_stays_and_is_told() {
     ));
     let ended = Ended::of(toy.tune(&[])).with_code(2).saying(&[
         "changed by someone else during the experiment, and left as found: ",
-        "service.conf (what it held at first is kept in ",
+        "service.conf (the original contents are kept in ",
     ]);
     let (_, kept) = ended.stderr.split_once("kept in ").unwrap();
     let (kept, _) = kept.split_once(')').unwrap();

@@ -149,7 +149,7 @@ fn a_live_service_is_tuned_by_what_the_wire_shows() {
         let us = |metric: &str| block["control"][metric].as_f64().unwrap();
         assert!(us("p90") >= us("p50"), "{block}");
     }
-    let said = "p50: each side of a block stands on";
+    let said = "p50: each side of a block has";
     assert!(ended.stdout.contains(said), "{}", ended.stdout);
     // The knob of the live service is back.
     let knob = std::fs::read_to_string(toy.path("service_us")).unwrap();

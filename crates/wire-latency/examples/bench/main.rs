@@ -142,14 +142,16 @@ fn machine() -> String {
 
 fn truth_table() -> String {
     let mut text = format!(
-        "\n`cargo xtask bench wire-latency truth`, on {}. A service answers after a log-normal service time and counts each \
-         itself until it writes the answer: from reading the request, and from the request's arrival at its socket \
-         (SO_TIMESTAMPNS). The difference is the time for which the request waited unread, which the wire counts. Requests come at random moments over 128 connections \
-         (HTTP/1, loopback). The service has a CPU and the highest priority there; client and reader share the other CPU. \
-         {REPEATS} runs of {SECONDS} s each. Goal at the default budget of 0.01 core: each percentile \
-         within {:.0} % or {ERROR_US} µs of the count from the arrival. The interval is the one that the reading itself states.\n\n\
+        "\n`cargo xtask bench wire-latency truth`, on {}. A service answers after a log-normal service time. The service itself measures each latency twice, until it \
+         writes the answer: from the reading of the request, and from the request's arrival at its socket \
+         (SO_TIMESTAMPNS). The difference is the time for which the request waited unread. The latency off the wire \
+         includes this time. Requests come at random moments over 128 connections (HTTP/1, loopback). The service has \
+         a CPU of its own and the highest priority there. The client and the reader of packets share the other CPU. \
+         There are {REPEATS} runs of {SECONDS} s each. The goal at the default budget of 0.01 core: each percentile \
+         is within {:.0} % or {ERROR_US} µs of the service's own measurement from the arrival. The interval in \
+         brackets is the one that the reader itself reports.\n\n\
          | requests a second | budget, cores | run | requests seen (share) | percentile | service from its read, µs | service from the arrival, µs | wire, µs (95 % interval) | \
-         client, µs | error | within |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+         client, µs | error | within the goal |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
         machine(),
         100.0 * ERROR_SHARE
     );
@@ -176,9 +178,9 @@ fn truth_table() -> String {
     rustix::thread::sched_setaffinity(None, &everything).expect("the CPUs");
     let _ = writeln!(
         text,
-        "\nAll within the goal at the default budget: {}. Other processes used at most {others_most:.2} cores during a run: a run \
-         with more than {OTHERS_MAX} was repeated.\n\n\
-         | requests a second | budget, cores | CPU time of reading, cores | share looked at |\n|---|---|---|---|",
+        "\nAt the default budget, all percentiles are within the goal: {}. Other processes used at most {others_most:.2} cores \
+         during a run. A run in which they used more than {OTHERS_MAX} cores was repeated.\n\n\
+         | requests a second | budget, cores | CPU time of the reader, cores | share of requests that it looked at |\n|---|---|---|---|",
         if is_good { "yes" } else { "no" }
     );
     for (per_s, said, cores, share) in costs {

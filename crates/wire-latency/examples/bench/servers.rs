@@ -384,8 +384,10 @@ fn row(text: &mut String, name: &str, port: u16, load: impl FnOnce() -> Said) {
 /// All servers that are installed.
 pub(crate) fn table() -> String {
     let mut text = String::from(
-        "\n`cargo xtask bench wire-latency servers`. The load generator's percentiles include its own waiting and that of the \
-         network; on a machine with 2 cores, both are a large part. Budget: 0.01 core.\n\n\
+        "\n`cargo xtask bench wire-latency servers`. The load generator's percentiles include its own waiting and that of the network. On a machine with 2 cores, \
+         both are a large part of the latency. The budget is 0.01 core. *Ambiguous* counts requests whose answer \
+         could not be assigned. *Bounded* counts requests whose latency is known only as an upper bound. *Dropped* \
+         counts packets for which the kernel had no room.\n\n\
          | server, load | requests sent | seen (share looked at) | p50, µs: wire / generator | p99, µs: wire / generator | \
          ambiguous | bounded | dropped | CPU, cores |\n|---|---|---|---|---|---|---|---|---|\n",
     );

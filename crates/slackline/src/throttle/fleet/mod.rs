@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     }
     if !report.missing.is_empty() {
         message(&format!(
-            "Not judged by what is missing: {}. Do the agents trace (slackline_agent_traces)?",
+            "Not judged, because metrics are missing: {}. Do the agents trace (slackline_agent_traces)?",
             report.missing.join(", ")
         ));
     }

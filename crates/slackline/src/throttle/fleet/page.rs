@@ -25,7 +25,7 @@ pub(super) fn html(report: &FleetReport, top: usize) -> String {
     page.push_str(&per_core(report));
     let held: Vec<&FleetFinding> = throttled(report).take(top).collect();
     if !held.is_empty() {
-        page.push_str("<h2>Latency to be won</h2>\n<p>Threads that stand still because of the quota, on average.</p>\n");
+        page.push_str("<h2>Throttled services</h2>\n<p>Threads that stand still because of the quota, on average.</p>\n");
         let rows = held.iter().map(|finding| {
             let threads = finding.service.waiting.unwrap_or(0.0);
             (

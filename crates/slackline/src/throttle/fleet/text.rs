@@ -94,7 +94,7 @@ pub(super) fn text(report: &FleetReport, top: usize) -> String {
         rows.add_row(row);
     }
     if throttled(report).next().is_some() {
-        let _ = writeln!(text, "\nLatency to be won\n{rows}");
+        let _ = writeln!(text, "\nThrottled services\n{rows}");
         text.push_str(
             "On the worst shard, `slackline throttle watch` says why. In use above 90 %: only more quota helps.\n",
         );

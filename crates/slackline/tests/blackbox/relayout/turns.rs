@@ -85,7 +85,7 @@ fn a_process_that_another_slackline_is_at_work_on_is_left_to_it() {
     lay_out(&toy, &program);
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
     put_down(&toy, &program, ProcessState::Verifying, Some(other.id()));
-    let at_work = format!("slackline {} is at work on", other.id());
+    let at_work = format!("slackline {} is working on", other.id());
     Ended::of(toy.slackline(&as_str(&program.start_arguments())))
         .with_code(2)
         .saying(&[&at_work]);
