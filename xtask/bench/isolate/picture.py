@@ -5,7 +5,8 @@
 
 WORDS say which timelines, each by the beginning of its caption. docs/pictures/isolate.svg is made so:
 
-  examples/isolate-memcached/run page.html 90 4000 && xtask/bench/isolate/picture.py page.html docs/pictures/isolate.svg
+  examples/isolate-memcached/run page.html 120 4000 --ramp
+  xtask/bench/isolate/picture.py page.html docs/pictures/isolate.svg
 """
 
 import html
