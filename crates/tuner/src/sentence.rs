@@ -288,7 +288,7 @@ fn nothing_to_verify(report: &Report) -> String {
         let measured = record.measurement.as_ref();
         let (score, variance) = measured.map_or((0.0, 0.0), |it| (it.score, it.score_variance));
         return format!(
-            "Nothing was verified: evaluation {} measured {} (± {:.1}), which the model puts down to noise: it expects no \
+            "Nothing was verified: evaluation {} measured {} (± {:.1}), which the model attributes to noise: it expects no \
              configuration to be better than the control; {NONE}",
             record.number,
             score_text(score, objective),

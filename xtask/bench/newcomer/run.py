@@ -68,7 +68,7 @@ def is_right(found):
 def write(kept, out):
     columns = ["experiment", "minutes", *OUTCOMES, "runs of the verification without a result", "verdict"]
     lines = [
-        "# The first experiments of a new user",
+        "# A newcomer's first experiments",
         "",
         "`cargo xtask bench newcomer` ran four examples that a new user is likely to try first, unchanged, on two cores. The columns *completed* "
         "to *failed* count the evaluations with this outcome. In a *failed* evaluation the measurement failed, so it says nothing about the "
