@@ -22,12 +22,12 @@ fn two_reports_are_compared() {
     let mut toy = Toy::new();
     let a = report_of(&toy, "a.json", &["--only", "x=20"]);
     let b = report_of(&toy, "b.json", &["--only", "x=35"]);
-    let compare = |more: &[&str], b: &PathBuf| {
+    let compare = |toy: &Toy, more: &[&str], b: &PathBuf| {
         let mut command = toy.slackline(&["compare", a.to_str().unwrap(), b.to_str().unwrap()]);
         command.args(more);
         Ended::of(command).with_code(0).stdout
     };
-    let text = compare(&[], &b);
+    let text = compare(&toy, &[], &b);
     for part in [
         "A  toy: Shown: −",
         "A's candidate: x=20",
@@ -40,7 +40,7 @@ fn two_reports_are_compared() {
     let table = text.lines().skip_while(|line| !line.contains("B over A:"));
     assert!(table.skip(1).all(|line| line.chars().count() <= 80), "{text}");
     // 1,000 + (x − 20)², of 1,900 on the control.
-    let json: Value = serde_json::from_str(&compare(&["--json"], &b)).unwrap();
+    let json: Value = serde_json::from_str(&compare(&toy, &["--json"], &b)).unwrap();
     let row = &json["metrics"][0];
     assert_eq!(row["metric"], "latency_p99_us", "{json}");
     for (of, expected) in [
@@ -55,7 +55,7 @@ fn two_reports_are_compared() {
     // Of another experiment.
     toy.spec["evaluation"]["blocks"] = json!(4);
     let other = report_of(&toy, "other.json", &["--only", "x=20"]);
-    let text = compare(&[], &other);
+    let text = compare(&toy, &[], &other);
     assert!(
         text.contains("workload or evaluation in the specification"),
         "{text}"
