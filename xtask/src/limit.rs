@@ -94,11 +94,12 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode>
         }
         let over = tests.over(Instant::now());
         if !over.is_empty() {
+            let below = descendants(&child.id().to_string());
             println!(
                 "\nerror: these tests have not ended within 10 minutes: {}. Their program is ended.\n\
-                 note: what runs below the program, by ps:\n{}",
+                 note: what the program has started, by ps:\n{}",
                 over.join(", "),
-                processes(),
+                describe(&below),
             );
             end(&mut child)?;
             return Ok(ExitCode::FAILURE);
@@ -111,10 +112,11 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode>
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The processes of the machine as a tree.
-fn processes() -> String {
+/// These processes as a tree.
+fn describe(processes: &[String]) -> String {
     let output = Command::new("ps")
-        .args(["-e", "--forest", "-o", "pid,ppid,stat,wchan:20,etimes,args"])
+        .args(["--forest", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p"])
+        .arg(processes.join(","))
         .output();
     output.map_or_else(
         |error| format!("ps cannot be run: {error}"),

@@ -378,7 +378,7 @@ def write(results, arguments, found):
         "## Capacity",
         "",
         f"A closed loop of {CAPACITY_CONNECTIONS} connections on one core. On the other core, one worker of nginx serves a file of "
-        f"{FILE_BYTES} bytes. CPU time is user and system time.",
+        f"{FILE_BYTES} bytes. CPU time is user and system time, without the time in which `--busy-poll` polled and nothing had come.",
         "",
         *table(found["capacity"]),
         "",

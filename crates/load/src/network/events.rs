@@ -260,24 +260,19 @@ impl Network<'_> {
     }
 }
 
-/// Replaces the events by those that are there, for which it waits if there are none.
+/// Waits for events, and replaces those in `events` by what is there.
 ///
 /// `epoll_pwait` waits for whole milliseconds, and `epoll_pwait2` came with Linux 5.11. So it is
 /// `ppoll` that waits.
 fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, wait_ns: u64) -> usize {
-    let mut take = || {
-        events.clear();
-        epoll::wait(epoll, spare_capacity(events), Some(&timespec(0))).unwrap_or(0)
-    };
-    let count = take();
-    if count > 0 || wait_ns == 0 {
-        return count;
+    events.clear();
+    if wait_ns > 0 {
+        let ready = PollFd::new(epoll, PollFlags::IN);
+        if matches!(poll(&mut [ready], Some(&timespec(wait_ns))), Ok(0)) {
+            return 0;
+        }
     }
-    let ready = PollFd::new(epoll, PollFlags::IN);
-    match poll(&mut [ready], Some(&timespec(wait_ns))) {
-        Ok(0) => 0,
-        _ => take(),
-    }
+    epoll::wait(epoll, spare_capacity(events), Some(&timespec(0))).unwrap_or(0)
 }
 
 #[cfg(test)]
