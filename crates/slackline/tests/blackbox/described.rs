@@ -184,7 +184,8 @@ impl Asked<'_> {
 fn each_answer_is_what_is_described() {
     let mut toy = toy();
     std::fs::write(toy.path("other"), "0\n").unwrap();
-    let other = json!({ "name": "y", "type": "int", "low": 0, "high": 3, "file": toy.path("other") });
+    let other =
+        json!({ "name": "y", "type": "int", "low": 0, "high": 3, "file": toy.path("other") });
     toy.spec["parameters"].as_array_mut().unwrap().push(other);
     let server = Server::start(&toy);
     let mut asked = Asked {

@@ -74,6 +74,9 @@ fn pages_in_words() {
             .call();
         let page = page.unwrap().body_mut().read_to_string().unwrap();
         let state = toy.path("state").display().to_string();
-        insta::assert_snapshot!(format!("page-{name}"), words(&page).replace(&state, "STATE"));
+        insta::assert_snapshot!(
+            format!("page-{name}"),
+            words(&page).replace(&state, "STATE")
+        );
     }
 }
