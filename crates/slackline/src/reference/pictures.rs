@@ -102,7 +102,7 @@ fn the_reference_has_its_picture_of_blocks_and_pairs() {
             picture.text((x + 34.0, y + 21.0), "middle", "#fff", side);
         }
         picture.line((left, 130.0), (left + 140.0, 130.0), "#111", "");
-        let text = format!("pair {}: B ÷ A = {ratio}", pair + 1);
+        let text = format!("pair {}: B ÷ A = {ratio:.2}", pair + 1);
         picture.text((left + 70.0, 150.0), "middle", "#111", &text);
     }
     picture.text((20.0, 180.0), "start", CONTROL, "A: control");
@@ -214,7 +214,7 @@ fn the_reference_has_its_picture_of_the_sequential_test() {
     );
     let (first, last) = (place(3, level), place(11, level));
     picture.line(first, last, ALARM, "stroke-dasharray=\"6 4\"");
-    picture.text((last.0, last.1 + 18.0), "end", ALARM, "limit of each look");
+    picture.text((last.0, last.1 - 6.0), "end", ALARM, "limit of each look");
     for (values, colour) in [(&good, CONTROL), (&bad, CANDIDATE)] {
         let points = values.iter().zip(1..).map(|(p, pair)| place(pair, *p));
         picture.curve(&points.collect::<Vec<_>>(), colour);
@@ -229,7 +229,7 @@ fn the_reference_has_its_picture_of_the_sequential_test() {
     );
     let end = place(12, good[11]);
     picture.text(
-        (end.0, end.1 + 18.0),
+        (end.0, end.1 + 30.0),
         "end",
         CONTROL,
         "a good one is measured to its end",
@@ -285,7 +285,7 @@ fn the_reference_has_its_picture_of_the_drift_test() {
     let end = points[points.len() - 1];
     picture.dot(end, ALARM);
     let text = format!("alarm, {} rounds later", alarm - CHANGE);
-    picture.text((end.0 + 10.0, end.1 + 5.0), "start", ALARM, &text);
+    picture.text((end.0 + 8.0, end.1 - 8.0), "start", ALARM, &text);
     for round in [0, 30, 60, 90, 120] {
         picture.text(
             (place(round, 1.0).0, 262.0),
