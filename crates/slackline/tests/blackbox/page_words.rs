@@ -36,7 +36,12 @@ fn words(page: &str) -> String {
     text.push_str(rest);
     let lines = text.lines().map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        words.join(" ")
+        let line = words.join(" ");
+        // A choice in a form has its moment as text.
+        match line.split_once(", created ") {
+            Some((before, _)) => format!("{before}, created …"),
+            None => line,
+        }
     });
     let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
     lines.join("\n")
