@@ -1,5 +1,5 @@
-//! `cargo xtask docs`: the manual as a book. `cargo xtask accept`: the texts that tests hold the code
-//! against.
+//! `cargo xtask docs`: the manual as a book. `cargo xtask accept`: the texts that tests hold the
+//! code against.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -272,10 +272,7 @@ pub(crate) struct Verification {
     sentence: String,
 }
 
-pub(crate) async fn verification(
-    State(app): Here,
-    Path(id): Path<String>,
-) -> Reply<Verification> {
+pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Verification> {
     let id = path::id(&id)?;
     let masks = Masks::ForWriters;
     blocking(move || {

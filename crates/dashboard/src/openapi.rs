@@ -1,5 +1,5 @@
-//! The interface described in OpenAPI 3.1, made from one table. The schemas come from the types that
-//! parse the bodies and that become the answers.
+//! The interface described in OpenAPI 3.1, made from one table. The schemas come from the types
+//! that parse the bodies and that become the answers.
 
 mod operations;
 
@@ -238,7 +238,9 @@ mod tests {
     #[test]
     fn every_success_with_json_has_a_schema() {
         let (paths, _) = described();
-        let operations = paths.values().flat_map(|it| it.as_object().unwrap().values());
+        let operations = paths
+            .values()
+            .flat_map(|it| it.as_object().unwrap().values());
         let mut with_schema = 0;
         for operation in operations {
             let responses = operation["responses"].as_object().unwrap();
@@ -252,6 +254,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(with_schema, OPERATIONS.len() - 2, "all but delete and events");
+        assert_eq!(
+            with_schema,
+            OPERATIONS.len() - 2,
+            "all but delete and events"
+        );
     }
 }

@@ -7,6 +7,7 @@ use tuner::spec::Spec;
 
 /// The unit of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "MetricUnit")]
 pub(crate) struct Unit {
     /// The metric's name without its unit: `latency p99`.
     pub(crate) label: String,

@@ -51,7 +51,7 @@ pub enum Knob {
     Sched {
         /// Whose.
         threads: SchedThreads,
-        /// Which.
+        /// The attribute.
         attribute: SchedAttribute,
     },
     /// What a control group may send on a network device, in bytes a second, or `max`.

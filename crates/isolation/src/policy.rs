@@ -68,7 +68,7 @@ impl Policy {
 /// A controller and its settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolicySettings {
-    /// Which.
+    /// The controller.
     pub policy: Policy,
     /// What `static` writes.
     pub fixed: FixedSettings,

@@ -94,7 +94,7 @@ pub enum Error {
     /// A number makes no sense.
     #[error("{what}: {reason}")]
     Number {
-        /// Which.
+        /// The name of the number.
         what: &'static str,
         /// Why not.
         reason: String,

@@ -15,8 +15,8 @@ const COLUMNS_MAX: usize = 100;
 
 /// Words that say nothing if a doc comment has no other.
 const EMPTY_WORDS: &[&str] = &[
-    "he", "how", "it", "so", "that", "they", "this", "those", "what", "when", "where", "which", "who",
-    "why",
+    "he", "how", "it", "so", "that", "they", "this", "those", "what", "when", "where", "which",
+    "who", "why",
 ];
 
 /// Text that may not be in any tracked file, with the reason. Written in two parts, so that this

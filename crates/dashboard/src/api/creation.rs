@@ -260,9 +260,7 @@ pub(crate) async fn check(
         let path = given.path(&app.coordinator)?;
         let checked = match visitor.role {
             Role::Read => text_checked(given, &path).map(SpecCheck::TextAccepted),
-            Role::Write => {
-                host_checked(&app.coordinator, &given, &path).map(SpecCheck::Accepted)
-            }
+            Role::Write => host_checked(&app.coordinator, &given, &path).map(SpecCheck::Accepted),
         };
         match checked {
             Err(Error::Spec(error)) => Ok(SpecCheck::Refused(SpecRefused {

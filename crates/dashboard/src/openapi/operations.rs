@@ -96,7 +96,11 @@ pub(super) const OPERATIONS: &[Operation] = &[
                 "largest number of entries; all by default",
             ),
         ],
-        ..get::<Vec<ExperimentSummary>>("/experiments", "list", "List the experiments, newest first")
+        ..get::<Vec<ExperimentSummary>>(
+            "/experiments",
+            "list",
+            "List the experiments, newest first",
+        )
     },
     Operation {
         body: Some(Body::Spec),

@@ -15,15 +15,14 @@ if it is required, and may be missing otherwise. A refused request is answered w
 ";
 
 /// Types that other pages explain.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("Spec", "specification.md"),
-    ("Report", "report-fields.md"),
-];
+const ELSEWHERE: &[(&str, &str)] = &[("Spec", "specification.md"), ("Report", "report-fields.md")];
 
 /// The page that explains a type, if it is another one.
 fn elsewhere(name: &str) -> Option<&'static str> {
     let mut pages = ELSEWHERE.iter();
-    pages.find(|(known, _)| *known == name).map(|(_, page)| *page)
+    pages
+        .find(|(known, _)| *known == name)
+        .map(|(_, page)| *page)
 }
 
 /// The name of the type that a schema refers to.

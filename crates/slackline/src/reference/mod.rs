@@ -1,4 +1,5 @@
-//! Pages and pictures of the manual that the code itself writes. `cargo xtask docs` writes them anew.
+//! Pages and pictures of the manual that the code itself writes. `cargo xtask docs` writes them
+//! anew.
 
 mod api;
 mod pictures;

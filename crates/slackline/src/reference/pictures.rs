@@ -55,7 +55,10 @@ impl Picture {
     }
 
     fn curve(&mut self, points: &[(f64, f64)], colour: &str) {
-        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let points: Vec<String> = points
+            .iter()
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
         let points = points.join(" ");
         let _ = writeln!(
             self.0,
@@ -99,7 +102,7 @@ fn the_reference_has_its_picture_of_blocks_and_pairs() {
             picture.text((x + 34.0, y + 21.0), "middle", "#fff", side);
         }
         picture.line((left, 130.0), (left + 140.0, 130.0), "#111", "");
-        let text = format!("pair {}: B ÷ A = {ratio}", pair + 1);
+        let text = format!("pair {}: B ÷ A = {ratio:.2}", pair + 1);
         picture.text((left + 70.0, 150.0), "middle", "#111", &text);
     }
     picture.text((20.0, 180.0), "start", CONTROL, "A: control");
@@ -117,7 +120,9 @@ fn the_reference_has_its_picture_of_intervals() {
     for percent in [-15, -10, -5, 0, 5, 10, 15] {
         let at = x(f64::from(percent));
         picture.line((at, 40.0), (at, 186.0), FAINT, "");
-        let text = format!("{percent:+} %").replace('-', "−").replace("+0", "0");
+        let text = format!("{percent:+} %")
+            .replace('-', "−")
+            .replace("+0", "0");
         picture.text((at, 206.0), "middle", "#111", &text);
     }
     picture.line((x(0.0), 40.0), (x(0.0), 186.0), "#111", "");
@@ -144,7 +149,12 @@ fn the_reference_has_its_picture_of_intervals() {
             interval.estimate, interval.low, interval.high
         );
         let text = text.replace('-', "−");
-        picture.text((f64::midpoint(ends.0, ends.1), y + 20.0), "middle", colour, &text);
+        picture.text(
+            (f64::midpoint(ends.0, ends.1), y + 20.0),
+            "middle",
+            colour,
+            &text,
+        );
     }
     picture.check("intervals");
 }
@@ -181,7 +191,12 @@ fn the_reference_has_its_picture_of_the_sequential_test() {
         let x = 70.0 + pair as f64 * 46.0;
         (x, on_log_axis(p, (1e-4, 1.0), (240.0, 40.0)))
     };
-    picture.text((20.0, 24.0), "start", "#111", "p value of “worse than the best so far”");
+    picture.text(
+        (20.0, 24.0),
+        "start",
+        "#111",
+        "p value of “worse than the best so far”",
+    );
     for (p, text) in [(1.0, "1"), (0.1, "0.1"), (0.01, "0.01"), (0.001, "0.001")] {
         let (left, right) = (place(1, p), place(12, p));
         picture.line(left, right, FAINT, "");
@@ -191,19 +206,34 @@ fn the_reference_has_its_picture_of_the_sequential_test() {
         let at = (place(pair, 1.0).0, 262.0);
         picture.text(at, "middle", "#111", &pair.to_string());
     }
-    picture.text((340.0, 282.0), "middle", "#111", "pairs measured, of 12 planned");
+    picture.text(
+        (340.0, 282.0),
+        "middle",
+        "#111",
+        "pairs measured, of 12 planned",
+    );
     let (first, last) = (place(3, level), place(11, level));
     picture.line(first, last, ALARM, "stroke-dasharray=\"6 4\"");
-    picture.text((last.0, last.1 + 18.0), "end", ALARM, "limit of each look");
+    picture.text((last.0, last.1 - 6.0), "end", ALARM, "limit of each look");
     for (values, colour) in [(&good, CONTROL), (&bad, CANDIDATE)] {
         let points = values.iter().zip(1..).map(|(p, pair)| place(pair, *p));
         picture.curve(&points.collect::<Vec<_>>(), colour);
     }
     let end = place(ended, bad[ended - 1]);
     picture.dot(end, CANDIDATE);
-    picture.text((end.0 + 10.0, end.1 + 5.0), "start", CANDIDATE, "a bad configuration: ended here");
+    picture.text(
+        (end.0 + 10.0, end.1 + 5.0),
+        "start",
+        CANDIDATE,
+        "a bad configuration: ended here",
+    );
     let end = place(12, good[11]);
-    picture.text((end.0, end.1 + 18.0), "end", CONTROL, "a good one is measured to its end");
+    picture.text(
+        (end.0, end.1 + 30.0),
+        "end",
+        CONTROL,
+        "a good one is measured to its end",
+    );
     picture.check("sequential-test");
 }
 
@@ -233,7 +263,12 @@ fn the_reference_has_its_picture_of_the_drift_test() {
     let alarm = alarm.expect("the change is noticed");
     assert!(alarm > CHANGE, "{alarm}");
     picture.text((20.0, 24.0), "start", "#111", "evidence for a change");
-    for (evidence, text) in [(1.0, "1"), (10.0, "10"), (100.0, "100"), (10_000.0, "10,000")] {
+    for (evidence, text) in [
+        (1.0, "1"),
+        (10.0, "10"),
+        (100.0, "100"),
+        (10_000.0, "10,000"),
+    ] {
         let (left, right) = (place(0, evidence), place(130, evidence));
         picture.line(left, right, FAINT, "");
         picture.text((left.0 - 12.0, left.1 + 4.0), "end", "#111", text);
@@ -250,9 +285,14 @@ fn the_reference_has_its_picture_of_the_drift_test() {
     let end = points[points.len() - 1];
     picture.dot(end, ALARM);
     let text = format!("alarm, {} rounds later", alarm - CHANGE);
-    picture.text((end.0 + 10.0, end.1 + 5.0), "start", ALARM, &text);
+    picture.text((end.0 + 8.0, end.1 - 8.0), "start", ALARM, &text);
     for round in [0, 30, 60, 90, 120] {
-        picture.text((place(round, 1.0).0, 262.0), "middle", "#111", &round.to_string());
+        picture.text(
+            (place(round, 1.0).0, 262.0),
+            "middle",
+            "#111",
+            &round.to_string(),
+        );
     }
     picture.text((340.0, 282.0), "middle", "#111", "rounds");
     picture.check("drift-test");
