@@ -114,7 +114,9 @@ pub(crate) fn results(report: &Report) -> String {
     if !report.settings.is_empty() {
         let heading = match report.finding {
             Finding::Improvement => "The winner's settings:",
-            Finding::Paid => "The candidate's settings. A guard became worse with them, as said above:",
+            Finding::Paid => {
+                "The candidate's settings. A guard became worse with them, as said above:"
+            }
             _ => "The candidate's settings. Not every constraint is decided for them:",
         };
         let _ = writeln!(text, "\n{heading}");

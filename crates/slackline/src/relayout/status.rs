@@ -80,7 +80,9 @@ fn outcome(status: &RelayoutStatus) -> String {
     );
     let is_left = is_half_done && status.by.is_some() && status.driven_by().is_none();
     match gain(status) {
-        _ if is_left => "the Slackline that changed it was killed: run slackline restore".to_owned(),
+        _ if is_left => {
+            "the Slackline that changed it was killed: run slackline restore".to_owned()
+        }
         // Somebody has switched: what was shown to be better is at hand, and not in force.
         None if status.state == ProcessState::Optimized && status.generation == 0 => {
             "in its original layout, by switch".to_owned()

@@ -188,7 +188,8 @@ fn try_undo(
         return Ok(match manifest.is_alive() {
             true => ("would be restored to the original bytes".into(), true),
             false => (
-                "has ended; the processes that it forked would be restored to the original bytes".into(),
+                "has ended; the processes that it forked would be restored to the original bytes"
+                    .into(),
                 true,
             ),
         });
@@ -214,7 +215,9 @@ fn try_undo(
     let mut outcome = match switched.processes {
         1 => String::from("restored to the original bytes"),
         processes => {
-            format!("restored to the original bytes, with the processes that it forked: {processes} processes")
+            format!(
+                "restored to the original bytes, with the processes that it forked: {processes} processes"
+            )
         }
     };
     outcome += &format!("; it stood still for {} µs", switched.pause.us);

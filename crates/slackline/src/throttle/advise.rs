@@ -248,7 +248,9 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
         return lines;
     }
     if is_off {
-        lines.push("Use the following results only to decide what to try first under load.".to_owned());
+        lines.push(
+            "Use the following results only to decide what to try first under load.".to_owned(),
+        );
     }
     let verb = if is_off { "To try" } else { "Recommended" };
     match &advice.recommended {
