@@ -284,14 +284,8 @@ mod tests {
         assert!(has_process(&v1, "a/../..").is_err());
         let (_dir, roots) = fake(&[
             (V2, "cpu\n"),
-            (
-                "sys/fs/cgroup/a/cgroup.events",
-                "populated 1\nfrozen 0\n",
-            ),
-            (
-                "sys/fs/cgroup/b/cgroup.events",
-                "populated 0\nfrozen 0\n",
-            ),
+            ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
         ]);
         let v2 = Hierarchies::of(&roots);
         let answers = ["a", "b", "gone"].map(|group| has_process(&v2, group).unwrap());
