@@ -80,8 +80,8 @@ pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError
     listed_below(roots, group, "cgroup.procs")
 }
 
-/// Whether a group, or one below it, has a process: for one who asks many times a second. The answer
-/// of a group that does not exist is `false`.
+/// Whether a group, or one below it, has a process: for one who asks many times a second. The
+/// answer of a group that does not exist is `false`.
 ///
 /// # Errors
 ///

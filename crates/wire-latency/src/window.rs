@@ -262,8 +262,8 @@ impl Window {
         self.judge(joined.into_reading(age))
     }
 
-    /// The sum of the slices from this one on. `None` where joining them costs less, or where slices
-    /// are not added up.
+    /// The sum of the slices from this one on. `None` where joining them costs less, or where
+    /// slices are not added up.
     fn sum_from(&self, first: usize) -> Option<Fine> {
         if first > self.slices.len() / 2 || self.slices.iter().any(|dated| dated.fine().is_none()) {
             return None;

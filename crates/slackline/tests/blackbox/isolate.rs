@@ -132,8 +132,8 @@ impl Bench {
             .filter(|value: &Value| !value.is_null())
     }
 
-    /// The first row of the controller of which this holds. The test fails after [`ROWS_MAX`] others,
-    /// or when the controller has ended or hangs.
+    /// The first row of the controller of which this holds. The test fails after [`ROWS_MAX`]
+    /// others, or when the controller has ended or hangs.
     fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut rows = Vec::new();
         let mut last = Instant::now();
@@ -192,8 +192,8 @@ impl Bench {
         found
     }
 
-    /// The group runs and has a budget. How much of the CPU it then gets with `cpu.idle` is up to the
-    /// other programs of the machine.
+    /// The group runs and has a budget. How much of the CPU it then gets with `cpu.idle` is up to
+    /// the other programs of the machine.
     fn is_on(status: &Value) -> bool {
         let group = &status["groups"][0];
         group["is_running"] == true
