@@ -80,8 +80,8 @@ pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError
     listed_below(roots, group, "cgroup.procs")
 }
 
-/// Whether a group, or one below it, has a process: for one who asks many times a second. The answer
-/// of a group that does not exist is `false`.
+/// Whether a group, or one below it, has a process: for one who asks many times a second. The
+/// answer of a group that does not exist is `false`.
 ///
 /// # Errors
 ///
@@ -284,14 +284,8 @@ mod tests {
         assert!(has_process(&v1, "a/../..").is_err());
         let (_dir, roots) = fake(&[
             (V2, "cpu\n"),
-            (
-                "sys/fs/cgroup/a/cgroup.events",
-                "populated 1\nfrozen 0\n",
-            ),
-            (
-                "sys/fs/cgroup/b/cgroup.events",
-                "populated 0\nfrozen 0\n",
-            ),
+            ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
         ]);
         let v2 = Hierarchies::of(&roots);
         let answers = ["a", "b", "gone"].map(|group| has_process(&v2, group).unwrap());

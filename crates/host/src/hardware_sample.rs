@@ -49,12 +49,16 @@ impl PackageEnergy {
         if self.packages.len() != earlier.packages.len() || elapsed_s <= 0.0 {
             return None;
         }
-        let used_uj = self.packages.iter().zip(&earlier.packages).map(|(now, then)| {
-            match now.energy_uj.checked_sub(then.energy_uj) {
-                Some(used_uj) => used_uj,
-                None => now.energy_uj + then.range_uj.saturating_sub(then.energy_uj),
-            }
-        });
+        let used_uj = self
+            .packages
+            .iter()
+            .zip(&earlier.packages)
+            .map(
+                |(now, then)| match now.energy_uj.checked_sub(then.energy_uj) {
+                    Some(used_uj) => used_uj,
+                    None => now.energy_uj + then.range_uj.saturating_sub(then.energy_uj),
+                },
+            );
         Some(watts(used_uj.sum()) / elapsed_s)
     }
 
@@ -168,11 +172,26 @@ mod tests {
     #[test]
     fn the_guaranteed_frequency_is_the_driver_s_or_acpi_s() {
         let (_dir, roots) = fake(&[
-            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "3000000\n"),
-            ("sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "2500000\n"),
-            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "2000000\n"),
-            ("sys/devices/system/cpu/cpu1/acpi_cppc/nominal_freq", "2100\n"),
-            ("sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq", "2000000\n"),
+            (
+                "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq",
+                "3000000\n",
+            ),
+            (
+                "sys/devices/system/cpu/cpu0/cpufreq/base_frequency",
+                "2500000\n",
+            ),
+            (
+                "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq",
+                "2000000\n",
+            ),
+            (
+                "sys/devices/system/cpu/cpu1/acpi_cppc/nominal_freq",
+                "2100\n",
+            ),
+            (
+                "sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq",
+                "2000000\n",
+            ),
         ]);
         assert_eq!(frequency_mhz(&roots, &[0, 1]), Some((2500.0, 2300.0)));
         assert_eq!(frequency_mhz(&roots, &[2]), None);
@@ -184,8 +203,14 @@ mod tests {
     fn memory_traffic_is_of_all_groups_and_domains() {
         let (_dir, roots) = fake(&[
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "100\n"),
-            ("sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n"),
-            ("sys/fs/resctrl/slackline-batch/mon_data/mon_L3_00/mbm_total_bytes", "30\n"),
+            (
+                "sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes",
+                "Unavailable\n",
+            ),
+            (
+                "sys/fs/resctrl/slackline-batch/mon_data/mon_L3_00/mbm_total_bytes",
+                "30\n",
+            ),
             ("sys/fs/resctrl/info/L3/cbm_mask", "ff\n"),
         ]);
         assert_eq!(memory_traffic_bytes(&roots), Some(130));

@@ -48,8 +48,8 @@ pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample, CpuUse};
 pub use cgroup_tree::{
-    ServiceGroup, group_of, group_of_path, has_process, processes_below, processes_in, service_groups,
-    threads_below,
+    ServiceGroup, group_of, group_of_path, has_process, processes_below, processes_in,
+    service_groups, threads_below,
 };
 pub use clock::own_cpu_s;
 pub use cpu_quota::{CpuQuota, TightestQuota, tightest_quota, tightest_quota_in};

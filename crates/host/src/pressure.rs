@@ -45,7 +45,9 @@ mod tests {
     #[test]
     fn the_totals_of_both_are_read() {
         let text = |total: u32| {
-            format!("some avg10=1.50 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n")
+            format!(
+                "some avg10=1.50 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+            )
         };
         let (memory, io) = (text(1200), text(34));
         let (_dir, roots) = fake(&[

@@ -213,7 +213,8 @@ fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), I
     Ok(journal.make_unified_cgroup(roots, group)?)
 }
 
-/// Units a second from one answer to the next. `None` where the count went back: the work began anew.
+/// Units a second from one answer to the next. `None` where the count went back: the work began
+/// anew.
 fn rate(before: Option<(Instant, f64)>, now: (Instant, f64)) -> Option<f64> {
     let (then, earlier) = before?;
     let elapsed_s = now.0.saturating_duration_since(then).as_secs_f64();

@@ -257,7 +257,13 @@ mod tests {
         assert!(check.problems.is_empty(), "{:?}", check.problems);
         let rows = check.rows.iter().filter(|row| row.actuator == "quota");
         let rows: Vec<(&str, bool, Option<&str>)> = rows
-            .map(|row| (row.subject.as_str(), row.missing.is_some(), row.now.as_deref()))
+            .map(|row| {
+                (
+                    row.subject.as_str(),
+                    row.missing.is_some(),
+                    row.now.as_deref(),
+                )
+            })
             .collect();
         let wanted = [
             ("service web", false, Some("max 100000")),

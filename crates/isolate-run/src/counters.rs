@@ -97,9 +97,7 @@ impl Counters {
             rates.used_s = used_s.unwrap_or(0.0).max(0.0);
             rates.cpu_cores = rates.used_s / elapsed_s;
             let periods = now.periods.saturating_sub(last.periods);
-            let throttled = now
-                .throttled_periods
-                .saturating_sub(last.throttled_periods);
+            let throttled = now.throttled_periods.saturating_sub(last.throttled_periods);
             rates.throttled_share = throttled as f64 / periods.max(1) as f64;
         }
         Ok(rates)
@@ -254,7 +252,10 @@ mod tests {
             }
         };
         write("unified/cgroup.controllers", "");
-        write("cpu/web/cpu.stat", "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n");
+        write(
+            "cpu/web/cpu.stat",
+            "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n",
+        );
         write("cpu/web/cpu.cfs_quota_us", "50000\n");
         write("cpu/web/cpu.cfs_period_us", "100000\n");
         stalled(1000, 2000);

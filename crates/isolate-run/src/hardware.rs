@@ -68,15 +68,19 @@ impl Hardware {
         };
         if let Some(last) = &self.last {
             let elapsed_s = now.saturating_duration_since(last.at).as_secs_f64();
-            seen.power_w = energy.as_ref().zip(last.energy.as_ref()).and_then(|(now, then)| {
-                Some((now.watts_since(then, elapsed_s)?, now.thermal_design_w()))
-            });
-            seen.dram_gb_per_s = traffic_bytes.zip(last.traffic_bytes).zip(dram_peak_gb_per_s).map(
-                |((now, then), peak)| {
+            seen.power_w = energy
+                .as_ref()
+                .zip(last.energy.as_ref())
+                .and_then(|(now, then)| {
+                    Some((now.watts_since(then, elapsed_s)?, now.thermal_design_w()))
+                });
+            seen.dram_gb_per_s = traffic_bytes
+                .zip(last.traffic_bytes)
+                .zip(dram_peak_gb_per_s)
+                .map(|((now, then), peak)| {
                     let bytes = now.saturating_sub(then) as f64;
                     (bytes / BYTES_PER_GB / elapsed_s.max(1e-3), peak)
-                },
-            );
+                });
         }
         self.seen = seen;
         self.last = Some(Last {

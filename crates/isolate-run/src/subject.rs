@@ -152,8 +152,8 @@ pub(crate) fn place_of(roots: &Roots, service: &Service) -> Result<Place, Isolat
     })
 }
 
-/// As [`place_of`], of a service that was there before. A group that was found by its name and still
-/// exists is not searched for again: the search goes through all groups of the host.
+/// As [`place_of`], of a service that was there before. A group that was found by its name and
+/// still exists is not searched for again: the search goes through all groups of the host.
 pub(crate) fn place_again(
     host: Host<'_>,
     service: &Service,

@@ -53,8 +53,8 @@ struct Thread {
 }
 
 impl Threads {
-    /// What the threads of these processes did since the last look. `None` at the first one, without
-    /// a thread, and with too many of them.
+    /// What the threads of these processes did since the last look. `None` at the first one,
+    /// without a thread, and with too many of them.
     pub(crate) fn look(&mut self, roots: &Roots, pids: &[u32]) -> Option<Waits> {
         let (mut sum, mut seen) = (Waits::default(), BTreeSet::new());
         let is_first = self.known.is_empty();

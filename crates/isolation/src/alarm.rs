@@ -49,7 +49,11 @@ impl Alarm {
         let now = now.fold(Signals::default(), highest);
         for (at, steps) in self.steps.iter_mut().enumerate() {
             let is_above = self.thresholds[at].is_some_and(|threshold| now[at] > threshold);
-            *steps = if is_above && has_budget { *steps + 1 } else { 0 };
+            *steps = if is_above && has_budget {
+                *steps + 1
+            } else {
+                0
+            };
         }
         self.steps.iter().any(|steps| *steps >= STEPS) && self.taken_from.is_none()
     }

@@ -229,10 +229,7 @@ mod tests {
             captain.step(1.0, 0.0, 8.0, 0.04);
         }
         assert!((captain.quota_cores.unwrap() - 1.0).abs() < 1e-9);
-        assert_eq!(
-            captain.step(1.0, 0.5, 8.0, 0.04),
-            Some(Reason::Throttled)
-        );
+        assert_eq!(captain.step(1.0, 0.5, 8.0, 0.04), Some(Reason::Throttled));
         assert!((captain.quota_cores.unwrap() - 1.38).abs() < 1e-9);
         // The margin that was built up keeps the quota where it is.
         let before = captain.quota_cores;
@@ -264,7 +261,11 @@ mod tests {
         // Throttled in one of four steps of each second: the captain does not overlook it.
         let mut said = Vec::new();
         for quarter in 0..80 {
-            let share = if quarter % 4 == 1 && quarter > 60 { 1.0 } else { 0.0 };
+            let share = if quarter % 4 == 1 && quarter > 60 {
+                1.0
+            } else {
+                0.0
+            };
             said.extend(step(share, f64::from(quarter) * 0.25));
         }
         let reasons: Vec<Reason> = said.iter().map(|decision| decision.reason).collect();

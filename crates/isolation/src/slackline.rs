@@ -5,8 +5,8 @@
 //!   is beyond its sampling error: a clear violation takes budget away at once, a clear margin
 //!   gives more.
 //! - The fast loop ([`crate::alarm`]) watches how long the service's threads wait for a CPU, for
-//!   memory or for a disk. A rise halves the budget before the tail can tell. If the tail then shows
-//!   no harm, the budget comes back and the threshold rises, so false alarms die out.
+//!   memory or for a disk. A rise halves the budget before the tail can tell. If the tail then
+//!   shows no harm, the budget comes back and the threshold rises, so false alarms die out.
 //! - What did harm is remembered by load and groups, and not tried again for a time that doubles.
 //!   Below a remembered level the search halves the distance, and stops close to it. So there is no
 //!   limit cycle.

@@ -55,8 +55,8 @@ impl Distribution {
         }
     }
 
-    /// How many requests took longer than this, in microseconds. `None` of nothing, and of a figure,
-    /// which does not tell.
+    /// How many requests took longer than this, in microseconds. `None` of nothing, and of a
+    /// figure, which does not tell.
     #[must_use]
     pub fn above(&self, limit_us: f64) -> Option<u64> {
         match self {
@@ -311,7 +311,13 @@ mod tests {
         let mut fine = Fine::default();
         (1..=1000_u64).for_each(|us| fine.record_ns(us * 1000));
         let fine = Distribution::Fine(fine);
-        for (limit_us, above) in [(0.0, 1000), (700.0, 300), (999.9, 0), (1000.0, 0), (1e12, 0)] {
+        for (limit_us, above) in [
+            (0.0, 1000),
+            (700.0, 300),
+            (999.9, 0),
+            (1000.0, 0),
+            (1e12, 0),
+        ] {
             let found = fine.above(limit_us).unwrap();
             assert!(found.abs_diff(above) <= 1, "{limit_us}: {found}");
         }
@@ -320,7 +326,13 @@ mod tests {
                 .unwrap();
         let buckets = Distribution::Buckets(buckets);
         // What is beyond the last bound is slower than any limit.
-        for (limit_us, above) in [(500.0, 75), (1000.0, 50), (1750.0, 20), (2000.0, 10), (9e9, 10)] {
+        for (limit_us, above) in [
+            (500.0, 75),
+            (1000.0, 50),
+            (1750.0, 20),
+            (2000.0, 10),
+            (9e9, 10),
+        ] {
             assert_eq!(buckets.above(limit_us), Some(above), "{limit_us}");
         }
         assert_eq!(Distribution::Empty.above(1.0), None);

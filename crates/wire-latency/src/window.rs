@@ -81,14 +81,12 @@ impl Dated {
         if !is_short || !are_fine || self.end != later.begin {
             return Some(later);
         }
-        let share_of = |dated: &Self| dated.length().as_secs_f64() * dated.slice.sampled_share;
-        let looked_at_s = share_of(self) + share_of(&later);
+        let (first_s, second_s) = (self.length().as_secs_f64(), later.length().as_secs_f64());
         self.end = later.end;
-        let length_s = self.length().as_secs_f64();
         let (mine, later) = (&mut self.slice, later.slice);
-        if length_s > 0.0 {
-            mine.sampled_share = looked_at_s / length_s;
-        }
+        // The mean of the shares by time. Equal shares stay exactly what they are.
+        let part = second_s / (first_s + second_s).max(f64::MIN_POSITIVE);
+        mine.sampled_share += part * (later.sampled_share - mine.sampled_share);
         mine.own_cpu_s += later.own_cpu_s;
         mine.counts.add(&later.counts);
         mine.distribution.merge(&later.distribution);
@@ -264,8 +262,8 @@ impl Window {
         self.judge(joined.into_reading(age))
     }
 
-    /// The sum of the slices from this one on. `None` where joining them costs less, or where slices
-    /// are not added up.
+    /// The sum of the slices from this one on. `None` where joining them costs less, or where
+    /// slices are not added up.
     fn sum_from(&self, first: usize) -> Option<Fine> {
         if first > self.slices.len() / 2 || self.slices.iter().any(|dated| dated.fine().is_none()) {
             return None;
@@ -515,7 +513,7 @@ mod tests {
         let reading = window.look(at(20_000)).unwrap();
         // The oldest slice that is left may have begun before the window.
         assert!((3000..=3012).contains(&reading.requests), "{reading:?}");
-        assert!((reading.sampled_share - 0.5).abs() < 1e-9, "{reading:?}");
+        assert_eq!(reading.sampled_share, 0.5);
         assert!((reading.own_cpu_cores - 0.1).abs() < 1e-9, "{reading:?}");
         assert_eq!(reading.waiting, 1999);
         // A gap between two polls stays one.

@@ -21,8 +21,8 @@ pub trait Watcher {
     /// A second has passed.
     fn row(&mut self, status: &IsolationStatus);
 
-    /// A step has passed: the time to answer who waits. The status costs time, and is asked for only
-    /// where somebody does.
+    /// A step has passed: the time to answer who waits. The status costs time, and is asked for
+    /// only where somebody does.
     fn step(&mut self, status: &dyn Fn() -> IsolationStatus) {
         let _ = status;
     }

@@ -174,11 +174,7 @@ fn work_done(
     let Some(units) = group.progress else {
         return paragraphs(&[format!("Work done: {cpu_s:.1} CPU seconds.")]);
     };
-    let points = series(
-        rows,
-        |row| row.at_s,
-        |row| row.groups.get(index)?.progress,
-    );
+    let points = series(rows, |row| row.at_s, |row| row.groups.get(index)?.progress);
     let lines = [Line {
         points,
         is_over: false,
