@@ -16,10 +16,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     }
 }
 
-fn parse_json(
-    mut report: Report<'_>,
-    json: &Value,
-) -> Result<BTreeMap<String, f64>, ParseError> {
+fn parse_json(mut report: Report<'_>, json: &Value) -> Result<BTreeMap<String, f64>, ParseError> {
     let value = |key| json.get("summary")?.get(key)?.as_f64();
     let us = |seconds: f64| seconds * 1e6;
     report.set("latency_mean_us", value("average").map(us));

@@ -58,8 +58,7 @@ impl<'a> Report<'a> {
         keys: &[&'static str],
         looked_for: &'static str,
     ) -> Result<Value, ParseError> {
-        let mut objects =
-            objects_with(self.text, keys).map_err(|_| self.missing(looked_for))?;
+        let mut objects = objects_with(self.text, keys).map_err(|_| self.missing(looked_for))?;
         let last = objects.pop().ok_or_else(|| self.missing(looked_for))?;
         match (objects.len(), keys) {
             (0, _) => Ok(last),
