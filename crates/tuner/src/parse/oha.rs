@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::{Distribution, Report, after, number, size_bytes, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let report = Report::new("oha", text);
-    match report.only_object(&["summary"], "object `summary`") {
+    match only_object(&report, text, &["summary"], "object `summary`") {
         Ok(json) => parse_json(report, &json),
         Err(error @ ParseError::Several { .. }) => Err(error),
         Err(_) => parse_text(&without_colours(text)),
