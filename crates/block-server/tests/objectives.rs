@@ -107,7 +107,9 @@ fn a_greedy_tenant_gets_what_the_objective_leaves() {
         })
     };
     // A busy machine holds up a second, and not every one.
-    let most = (0..TRIES).map(|_| free() as f64).find(|it| *it > 1.3 * rate);
+    let most = (0..TRIES)
+        .map(|_| free() as f64)
+        .find(|it| *it > 1.3 * rate);
     assert!(most.is_some(), "{rate} reads/s with the objective");
     server.stop();
 }

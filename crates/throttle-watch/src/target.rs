@@ -184,7 +184,10 @@ mod tests {
         std::fs::create_dir_all(root.join(&service)).unwrap();
         std::fs::write(root.join("cgroup.controllers"), "cpu\n").unwrap();
         let found = |unit: &str| {
-            let group = group_of(&Roots::at(dir.path()), &ServiceTarget::Unit(unit.to_owned()));
+            let group = group_of(
+                &Roots::at(dir.path()),
+                &ServiceTarget::Unit(unit.to_owned()),
+            );
             group.map_err(|error| error.to_string())
         };
         for unit in ["shadow-rust@config.service", "shadow-rust@config"] {

@@ -374,7 +374,13 @@ impl TuningSearch {
     /// What the optimiser asks for, but for what is sure to crash: the optimiser is told that of
     /// it, with half the weight of a crash that was seen.
     fn ask(&mut self, spec: &CheckedSpec) -> Result<Option<Configuration>, TunerError> {
-        let mut asked = self.optimizer.ask(1)?.pop();
+        let is_measured = |record: &EvaluationRecord| record.measurement.is_some();
+        let mut asked = match self.optimizer.ask(1) {
+            Ok(mut first) => first.pop(),
+            // All was tried, and nothing of it keeps to the constraints.
+            Err(bayes_opt::Error::Exhausted) if self.records.iter().any(is_measured) => None,
+            Err(error) => return Err(error.into()),
+        };
         for _ in 0..SURE_CRASHES_MAX {
             let Some(configuration) = &asked else {
                 return Ok(None);

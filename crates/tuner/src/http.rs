@@ -89,7 +89,10 @@ mod tests {
             Bottleneck::Neighbour,
         ] {
             let (left, complaint) = read(open, Some(bottleneck));
-            assert_eq!(left, ["bytes_per_s", "errors", "requests", "requests_per_s"]);
+            assert_eq!(
+                left,
+                ["bytes_per_s", "errors", "requests", "requests_per_s"]
+            );
             let complaint = complaint.unwrap();
             for key in ["workload.cpus", "target.cpus"] {
                 assert!(complaint.contains(key), "{bottleneck:?}: {complaint}");

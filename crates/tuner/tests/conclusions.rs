@@ -176,7 +176,11 @@ fn a_confidence_that_candidates_share_is_explained() {
     let shared = "97.5 % confidence, as 2 candidates share the 5 % of error that were asked for";
     assert!(two.sentence.contains(shared), "{}", two.sentence);
     let one = verify(&spec(""), Noise::default(), 1, [0.7, 1.0, 1.0]);
-    assert!(one.sentence.contains("(95 % confidence, "), "{}", one.sentence);
+    assert!(
+        one.sentence.contains("(95 % confidence, "),
+        "{}",
+        one.sentence
+    );
 }
 
 #[test]

@@ -74,6 +74,10 @@ fn hard_to_tell_apart(
     pending: &[Vec<f64>],
 ) -> Option<usize> {
     let points = &rivals[..rivals.len().min(RIVALS_MAX)];
+    // Nothing that was tried is probably feasible, or one point alone is.
+    if points.len() < 2 {
+        return None;
+    }
     let processes = objective.members().iter();
     let known: Vec<Known> = processes
         .map(|gp| Known::beside(gp, points, pending))

@@ -38,7 +38,10 @@ fn two_reports_are_compared() {
     }
     assert!(!text.contains("The experiments differ"), "{text}");
     let table = text.lines().skip_while(|line| !line.contains("B over A:"));
-    assert!(table.skip(1).all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        table.skip(1).all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     // 1,000 + (x − 20)², of 1,900 on the control.
     let json: Value = serde_json::from_str(&compare(&toy, &["--json"], &b)).unwrap();
     let row = &json["metrics"][0];
@@ -52,6 +55,11 @@ fn two_reports_are_compared() {
         assert!((estimate / expected - 1.0).abs() < 0.03, "{of}: {row}");
     }
     assert!(row["b_over_a"]["low"].as_f64() > Some(1.0), "{row}");
+    let wrong = toy.path("experiment.json");
+    let no_report = ["compare", a.to_str().unwrap(), wrong.to_str().unwrap()];
+    Ended::of(toy.slackline(&no_report))
+        .with_code(2)
+        .saying(&["a report is what `slackline tune --json FILE` writes"]);
     // Of another experiment.
     toy.spec["evaluation"]["blocks"] = json!(4);
     let other = report_of(&toy, "other.json", &["--only", "x=20"]);
@@ -60,11 +68,6 @@ fn two_reports_are_compared() {
         text.contains("workload or evaluation in the specification"),
         "{text}"
     );
-    let wrong = toy.path("experiment.json");
-    let compare = ["compare", a.to_str().unwrap(), wrong.to_str().unwrap()];
-    Ended::of(toy.slackline(&compare))
-        .with_code(2)
-        .saying(&["a report is what `slackline tune --json FILE` writes"]);
 }
 
 #[test]
@@ -103,13 +106,20 @@ fn a_configuration_of_a_report_is_written_to_files_or_put_in_force() {
     apply(&first)
         .with_code(0)
         .saying(&[unverified, "Promoted. In force: ", "promotions undo 1"]);
-    assert_eq!((toy.knob().as_str(), read(&service).as_str()), ("90", "x = 90\n"));
+    assert_eq!(
+        (toy.knob().as_str(), read(&service).as_str()),
+        ("90", "x = 90\n")
+    );
     let listed = Ended::of(toy.slackline(&["promotions", "ls"])).with_code(0);
     assert!(listed.stdout.contains("toy"), "{}", listed.stdout);
     // What was promoted is no rest of a run, and is not called undone.
-    toy.restore()
-        .with_code(0)
-        .saying(&["Promoted for good, and so not undone here:", "promotion 1 (toy): "]);
+    toy.restore().with_code(0).saying(&[
+        "Promoted for good, and so not undone here:",
+        "promotion 1 (toy): ",
+    ]);
     Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
-    assert_eq!((toy.knob().as_str(), read(&service).as_str()), (FIRST, "x = first\n"));
+    assert_eq!(
+        (toy.knob().as_str(), read(&service).as_str()),
+        (FIRST, "x = first\n")
+    );
 }

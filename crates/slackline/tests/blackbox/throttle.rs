@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use host::{CpuQuota, Journal, Roots};
+use host::{CgroupVersion, CpuQuota, Hierarchies, HostError, Journal, Knob, Roots};
 use serde_json::Value;
 
 use crate::eventually::found_within;
@@ -16,6 +16,19 @@ pub(crate) struct Group {
     journal: Journal,
     children: Vec<Child>,
     _state: tempfile::TempDir,
+}
+
+/// The largest share of the CPUs that a group can have.
+fn first_of_all(roots: &Roots, group: &str) -> Result<(Knob, String), HostError> {
+    let (file, most) = match Hierarchies::of(roots).require("cpu")?.0 {
+        CgroupVersion::V1 => ("cpu.shares", "262144"),
+        CgroupVersion::V2 => ("cpu.weight", "10000"),
+    };
+    let knob = Knob::Cgroup {
+        group: group.to_owned(),
+        file: file.to_owned(),
+    };
+    Ok((knob, most.to_owned()))
 }
 
 impl Group {
@@ -54,7 +67,9 @@ impl Group {
             burst_us: None,
         };
         let made = journal.make_cgroup(&roots, &name).and_then(|()| {
-            let mut writes = quota.writes(&roots, &name)?.into_iter();
+            let writes = quota.writes(&roots, &name)?.into_iter();
+            // Whatever else wants the CPUs, the quota alone holds the group up.
+            let mut writes = writes.chain([first_of_all(&roots, &name)?]);
             writes.try_for_each(|(knob, value)| journal.write(&roots, &knob, &value))
         });
         if let Err(error) = made {

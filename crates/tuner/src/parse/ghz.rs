@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::{Report, after, number, time_us};
 
 const LOOKED_FOR: &str = "lines `Count:` and `Requests/sec:`";
@@ -29,7 +30,7 @@ struct Summary {
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let report = Report::new("ghz", text);
-    match report.only_object(&["count"], LOOKED_FOR) {
+    match only_object(&report, text, &["count"], LOOKED_FOR) {
         Ok(json) => finish(report, &of_json(&json)),
         Err(error @ ParseError::Several { .. }) => Err(error),
         Err(_) => {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::Report;
 
 const LOOKED_FOR: &str =
@@ -13,7 +14,7 @@ const LOOKED_FOR: &str =
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("hyperfine", text);
-    let json = report.only_object(&["results"], LOOKED_FOR)?;
+    let json = only_object(&report, text, &["results"], LOOKED_FOR)?;
     let results = json.get("results").and_then(Value::as_array);
     let results = results.ok_or_else(|| report.missing(LOOKED_FOR))?;
     let [result] = results.as_slice() else {

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::Report;
 
 const LOOKED_FOR: &str = "JSON object with `end.sum_received` or `end.sum` (iperf3 -J)";
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("iperf3", text);
-    let json = report.only_object(&["end", "error"], LOOKED_FOR)?;
+    let json = only_object(&report, text, &["end", "error"], LOOKED_FOR)?;
     if let Some(error) = json.get("error").and_then(Value::as_str) {
         return Err(report.gave_up(error));
     }

@@ -6,7 +6,7 @@ use experiment_spec::{JsonStep, json_steps};
 use serde_json::Value;
 
 use super::error::ParseError;
-use super::report::{first_lines, shown};
+use super::report::{Report, first_lines, shown};
 
 /// How many lines are tried as the beginning of the JSON document.
 const MAX_BEGINNINGS: usize = 64;
@@ -108,12 +108,24 @@ pub(super) fn last_object(text: &str) -> Result<Value, String> {
     }
 }
 
-/// The JSON objects of an output that have one of these keys. A document that is cut off at the end
-/// is an error.
-pub(super) fn objects_with(text: &str, keys: &[&str]) -> Result<Vec<Value>, String> {
-    let (mut values, error) = scan(text);
-    values.retain(|value| keys.iter().any(|key| value.get(key).is_some()));
-    error.map_or(Ok(values), Err)
+/// The JSON object of an output that has one of these keys, of which the first is in every complete
+/// report. Of two reports neither is taken.
+pub(super) fn only_object(
+    report: &Report<'_>,
+    text: &str,
+    keys: &[&'static str],
+    looked_for: &'static str,
+) -> Result<Value, ParseError> {
+    let (mut objects, error) = scan(text);
+    objects.retain(|value| keys.iter().any(|key| value.get(key).is_some()));
+    let last = objects.pop().filter(|_| error.is_none());
+    let last = last.ok_or_else(|| report.missing(looked_for))?;
+    match (objects.len(), keys) {
+        (others @ 1.., [key, ..]) => {
+            Err(report.several(format!("{} JSON objects with `{key}`", others + 1)))
+        }
+        _ => Ok(last),
+    }
 }
 
 /// Every JSON object and array that begins a line of the output.

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::{Report, number};
 
 const LOOKED_FOR: &str = "JSON object with `metrics` and `http_reqs` (k6 run --quiet --no-summary --summary-export=/dev/stdout)";
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("k6", text);
-    let json = report.only_object(&["metrics"], LOOKED_FOR)?;
+    let json = only_object(&report, text, &["metrics"], LOOKED_FOR)?;
     let metrics = json
         .get("metrics")
         .ok_or_else(|| report.missing(LOOKED_FOR))?;

@@ -5,21 +5,19 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::error::ParseError;
+use super::json::only_object;
 use super::report::{Distribution, Report, after, number, size_bytes, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let report = Report::new("oha", text);
-    match report.only_object(&["summary"], "object `summary`") {
+    match only_object(&report, text, &["summary"], "object `summary`") {
         Ok(json) => parse_json(report, &json),
         Err(error @ ParseError::Several { .. }) => Err(error),
         Err(_) => parse_text(&without_colours(text)),
     }
 }
 
-fn parse_json(
-    mut report: Report<'_>,
-    json: &Value,
-) -> Result<BTreeMap<String, f64>, ParseError> {
+fn parse_json(mut report: Report<'_>, json: &Value) -> Result<BTreeMap<String, f64>, ParseError> {
     let value = |key| json.get("summary")?.get(key)?.as_f64();
     let us = |seconds: f64| seconds * 1e6;
     report.set("latency_mean_us", value("average").map(us));

@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::consistency::contradiction;
 use super::error::ParseError;
-use super::json::objects_with;
 
 /// How many lines of unexpected output an error shows, and how much of each: enough for the message
 /// behind a banner.
@@ -48,25 +45,6 @@ impl<'a> Report<'a> {
         match lines.filter(|line| line.starts_with(marker)).count() {
             0 | 1 => Ok(()),
             reports => Err(self.several(format!("{reports} lines `{marker}`"))),
-        }
-    }
-
-    /// The JSON object of the output that has one of these keys, of which the first is in every
-    /// complete report. Of two reports neither is taken.
-    pub(super) fn only_object(
-        &self,
-        keys: &[&'static str],
-        looked_for: &'static str,
-    ) -> Result<Value, ParseError> {
-        let mut objects =
-            objects_with(self.text, keys).map_err(|_| self.missing(looked_for))?;
-        let last = objects.pop().ok_or_else(|| self.missing(looked_for))?;
-        match (objects.len(), keys) {
-            (0, _) => Ok(last),
-            (others, [key, ..]) => {
-                Err(self.several(format!("{} JSON objects with `{key}`", others + 1)))
-            }
-            (_, []) => Err(self.missing(looked_for)),
         }
     }
 

@@ -161,7 +161,10 @@ fn of_two_documents_of_one_run_each_neither_is_taken() {
         let logged = format!("{{\"level\": \"info\"}}\n{text}\n[1] ended\n");
         assert_eq!(parse(&format, &logged).unwrap(), alone, "{format:?}");
         let twice = refusal(format, &format!("{text}\n{text}"));
-        assert!(twice.contains("2 JSON objects with `"), "{format:?}: {twice}");
+        assert!(
+            twice.contains("2 JSON objects with `"),
+            "{format:?}: {twice}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
-//! Reports of real runs (wrk 4.1, ApacheBench 2.3, hey 0.1.5, fio 3.33, sysbench 1.0.20, pgbench
-//! 15, redis-benchmark 7.0, against servers on loopback) and, for oha and memtier_benchmark,
-//! reports in the documented layout.
+//! Reports of real runs (wrk 4.1, ApacheBench 2.3, hey 0.1.5, oha 1.16, fio 3.33, sysbench 1.0.20,
+//! pgbench 15, redis-benchmark 7.0, against servers on loopback) and, for older versions of oha and
+//! for memtier_benchmark, reports in the documented layout.
 
 use proptest::prelude::*;
 
@@ -158,6 +158,26 @@ fn oha() {
     assert_eq!(text["latency_p999_us"], 30000.0);
     assert_eq!(text["duration_s"], 2.0005);
     assert!((text["bytes_per_s"] - 399.9 * 1024.0).abs() < 1e-6);
+}
+
+#[test]
+fn oha_1_16() {
+    let json = parse(&Format::Oha, fixture!("oha.json")).unwrap();
+    let text = parse(&Format::Oha, fixture!("oha.txt")).unwrap();
+    // Of two runs of 200 requests.
+    for report in [&json, &text] {
+        assert_eq!((report["requests"], report["errors"]), (200.0, 0.0));
+        assert!(report["latency_p999_us"] <= report["latency_max_us"]);
+    }
+    let names = |report: &BTreeMap<String, f64>| report.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&json), names(&text));
+    assert!((json["requests_per_s"] - 1_569.248_6).abs() < 1e-3);
+    assert!((json["latency_p99_us"] - 16_119.329).abs() < 1e-6);
+    assert_eq!(text["latency_p99_us"], 16_808.7);
+    assert!((text["duration_s"] - 0.162_397).abs() < 1e-9);
+    // The four that were under way at the end are no errors, unlike answers of 404.
+    let missing = parse(&Format::Oha, fixture!("oha-404.txt")).unwrap();
+    assert_eq!((missing["requests"], missing["errors"]), (1252.0, 1252.0));
 }
 
 #[test]
@@ -391,12 +411,14 @@ fn a_missing_report_is_shown() {
     insta::assert_snapshot!(parse(&Format::Memtier, "").unwrap_err());
 }
 
-const COMPLETE: [(Format, &str); 25] = [
+const COMPLETE: [(Format, &str); 27] = [
     (Format::Wrk, fixture!("wrk.txt")),
     (Format::Ab, fixture!("ab.txt")),
     (Format::Hey, fixture!("hey.txt")),
     (Format::Oha, fixture!("oha-documented.json")),
     (Format::Oha, fixture!("oha-documented.txt")),
+    (Format::Oha, fixture!("oha.json")),
+    (Format::Oha, fixture!("oha.txt")),
     (Format::Fio, fixture!("fio-randread.json")),
     (Format::Sysbench, fixture!("sysbench-oltp.txt")),
     (Format::Pgbench, fixture!("pgbench.txt")),
