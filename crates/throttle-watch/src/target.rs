@@ -197,6 +197,6 @@ mod tests {
         let none = found("shadow-rust@other").unwrap_err();
         assert!(none.contains("named shadow-rust@other.service"), "{none}");
         let pattern = found("shadow-rust@*.service").unwrap_err();
-        assert!(pattern.contains("Patterns are not taken"), "{pattern}");
+        assert!(pattern.contains("Patterns are not allowed"), "{pattern}");
     }
 }
