@@ -89,7 +89,8 @@ fn a_configuration_of_a_report_is_written_to_files_or_put_in_force() {
         .with_code(2)
         .saying(&["the report has no evaluation 7: it has 1"]);
     let first = ["--configuration", "1"];
-    let unverified = "Evaluation 1 (completed) was not verified: its measured effect proves nothing.";
+    let unverified =
+        "Evaluation 1 (completed) was not verified: its measured effect proves nothing.";
     let files = toy.path("files");
     let to = ["--to", files.to_str().unwrap()];
     apply(&[first, to].concat())
