@@ -39,8 +39,8 @@ help=$(inside slackline --help)
 page=$(inside man -P cat slackline-tune)
 [[ $page == *slackline-tune* ]] || fail "man slackline-tune shows no page"
 listed=$(inside dpkg -L slackline)
-for shell in bash zsh fish; do
-    [[ $listed == */$shell*ompletions/* ]] || fail "no completions for $shell"
+for file in bash-completion/completions/slackline zsh/vendor-completions/_slackline fish/vendor_completions.d/slackline.fish; do
+    [[ $listed == *"/usr/share/$file"* ]] || fail "no completions in /usr/share/$file"
 done
 candidates=$(inside bash -c '. /usr/share/bash-completion/bash_completion
     _load_comp slackline 2>/dev/null || . /usr/share/bash-completion/completions/slackline
