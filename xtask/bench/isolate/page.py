@@ -68,12 +68,12 @@ def ramps(part, runs):
 
 def verdict(part, policies):
     """Who kept the objective and did the most batch work, and how slackline compares."""
-    share, cores = {}, {}
+    share, cores, half = {}, {}, {}
     for policy in policies:
         runs = [run for run in part["runs"] if run["policy"] == policy]
         if runs:
             share[policy] = sum(run["kept"] for run in runs) / sum(run["windows"] for run in runs)
-            cores[policy] = statistics.mean(run.get("cores") or 0.0 for run in runs)
+            cores[policy], half[policy] = interval([run.get("cores") or 0.0 for run in runs])
     own = "slackline"
     if own not in share:
         return []
@@ -82,9 +82,14 @@ def verdict(part, policies):
     text = f"slackline {kept} the objective ({100 * share[own]:.0f} % of windows) with {cores[own]:.2f} cores of batch work."
     if keepers:
         best = max(keepers, key=lambda name: cores[name])
-        word = "more" if cores[own] >= cores[best] else "**less**"
-        text += f" That is {word} batch work than with {best}, the best of the other policies that kept it ({cores[best]:.2f})."
-    else:
+        # Of one repeat nothing is known: then the other's interval stands for both.
+        widths = [half[own] or half[best], half[best] or half[own]]
+        if None in widths or abs(cores[own] - cores[best]) <= math.hypot(*widths):
+            text += f" No difference is shown to {best}, the best of the other policies that kept it ({cores[best]:.2f})."
+        else:
+            word = "more" if cores[own] > cores[best] else "**less**"
+            text += f" That is {word} batch work than with {best}, the best of the other policies that kept it ({cores[best]:.2f})."
+    elif any(name not in ("alone", own) for name in share):
         text += " No other policy kept it."
     return ["", text]
 
