@@ -58,6 +58,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_ioctl,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,

@@ -51,6 +51,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
+    // Other processors have `ppoll` alone.
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_rt_sigaction,

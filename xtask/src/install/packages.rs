@@ -328,8 +328,14 @@ const CROSS_CC: Need = Need {
     purpose: "builds the C parts of dependencies for aarch64",
 };
 
+const CROSS_HEADERS: Need = Need {
+    present: Present::File("/usr/aarch64-linux-gnu/include/string.h"),
+    package: "libc6-dev-arm64-cross",
+    purpose: "the C library's headers for aarch64",
+};
+
 /// What `cargo xtask aarch64` needs.
-pub(crate) const AARCH64: &[Need] = &[CROSS_CC];
+pub(crate) const AARCH64: &[Need] = &[CROSS_CC, CROSS_HEADERS];
 
 /// What `cargo xtask dist` needs.
 pub(crate) const DIST: &[Need] = &[DEBOOTSTRAP, BINUTILS];
