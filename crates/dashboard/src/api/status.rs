@@ -1,6 +1,7 @@
 //! The state of the server, of its host and of its workers.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +9,7 @@ use coordinator::{ClaimCounts, Coordinator, Error, Progress, WorkerView};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::app::Here;
+use crate::app::{App, Here};
 use crate::reply::{Reply, blocking};
 
 /// The state of the server.
@@ -54,39 +55,37 @@ pub(crate) struct WorkersState {
 
 /// Lets nothing new begin.
 pub(crate) async fn pause_queue(State(app): Here) -> Reply<Status> {
-    blocking(move || {
-        app.coordinator.pause_queue()?;
-        status_of(&app.coordinator)
-    })
-    .await
-    .map(Json)
+    status_after(app, Coordinator::pause_queue).await
 }
 
 /// Lets the queue go on.
 pub(crate) async fn resume_queue(State(app): Here) -> Reply<Status> {
+    status_after(app, Coordinator::resume_queue).await
+}
+
+/// The state of the server.
+pub(crate) async fn status(State(app): Here) -> Reply<Status> {
+    status_after(app, |_| Ok(())).await
+}
+
+/// The state of the server after a change.
+async fn status_after(
+    app: Arc<App>,
+    change: impl FnOnce(&Coordinator) -> Result<(), Error> + Send + 'static,
+) -> Reply<Status> {
     blocking(move || {
-        app.coordinator.resume_queue()?;
-        status_of(&app.coordinator)
+        let coordinator = &app.coordinator;
+        change(coordinator)?;
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION"),
+            is_active: coordinator.is_active(),
+            trouble: coordinator.trouble(),
+            queue_is_paused: coordinator.store().is_queue_paused()?,
+            progress: coordinator.progress(),
+        })
     })
     .await
     .map(Json)
-}
-
-/// How the server is.
-pub(crate) async fn status(State(app): Here) -> Reply<Status> {
-    blocking(move || status_of(&app.coordinator))
-        .await
-        .map(Json)
-}
-
-fn status_of(coordinator: &Coordinator) -> Result<Status, Error> {
-    Ok(Status {
-        version: env!("CARGO_PKG_VERSION"),
-        is_active: coordinator.is_active(),
-        trouble: coordinator.trouble(),
-        queue_is_paused: coordinator.store().is_queue_paused()?,
-        progress: coordinator.progress(),
-    })
 }
 
 /// What of the host is changed, and what it can do.
