@@ -8,7 +8,7 @@ use crate::cgroup::{CgroupVersion, Hierarchies, check_group};
 use crate::cpu_time::{CpuTimes, Split, seconds};
 use crate::error::HostError;
 use crate::process_tree::TICK_NS;
-use crate::roots::{Roots, read_text};
+use crate::roots::{Roots, read_number, read_text};
 
 /// Counters of a group since it was made. Only differences mean something, save for `memory_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -175,12 +175,12 @@ impl CgroupReader {
     }
 
     fn memory(&self) -> Result<Option<u64>, HostError> {
-        number(&self.memory, "memory")
+        read_number(&self.memory, "memory")
     }
 
     /// The CPU time on v1, in nanoseconds.
     fn usage_ns(&self) -> Result<Option<u64>, HostError> {
-        number(&self.usage, "usage")
+        read_number(&self.usage, "usage")
     }
 
     fn table(&self, path: &Path) -> Result<Table, HostError> {
@@ -209,15 +209,6 @@ impl CgroupReader {
             path: path.to_owned(),
         }
     }
-}
-
-/// The one number of a file; `None` where the file does not exist.
-fn number(path: &Path, key: &str) -> Result<Option<u64>, HostError> {
-    let Some(text) = read_text(path)? else {
-        return Ok(None);
-    };
-    let error = || HostError::parse(path, key, format!("\"{}\" is no number", text.trim()));
-    text.trim().parse().map(Some).map_err(|_| error())
 }
 
 struct Table {

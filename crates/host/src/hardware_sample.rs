@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::actuator::PowerCap;
-use crate::roots::{Roots, read_text};
+use crate::roots::{Roots, read_number};
 
 /// The energy that the packages have used since they were started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub fn memory_traffic_bytes(roots: &Roots) -> Option<u64> {
 }
 
 fn number(path: &Path) -> Option<u64> {
-    read_text(path).ok()??.trim().parse().ok()
+    read_number(path, "number").ok()?
 }
 
 #[cfg(test)]

@@ -73,6 +73,15 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, HostError> {
     }
 }
 
+/// The one number of a kernel file; `None` where the file does not exist.
+pub(crate) fn read_number(path: &Path, key: &str) -> Result<Option<u64>, HostError> {
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    let error = || HostError::parse(path, key, format!("\"{}\" is no number", text.trim()));
+    text.trim().parse().map(Some).map_err(|_| error())
+}
+
 /// Most kernel files are shorter. An empty buffer would be filled by reads of 32, 64, 128 bytes and
 /// so on.
 const TEXT_USUAL_BYTES: usize = 4096;
