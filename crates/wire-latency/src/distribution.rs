@@ -55,8 +55,8 @@ impl Distribution {
         }
     }
 
-    /// How many requests took longer than this, in microseconds. `None` of nothing, and of a
-    /// figure, which does not tell.
+    /// How many requests took longer than this, in microseconds. `None` where there is no request,
+    /// and where only one figure of them is known.
     #[must_use]
     pub fn above(&self, limit_us: f64) -> Option<u64> {
         match self {
