@@ -1,5 +1,6 @@
 //! The time limit of a test. `cargo xtask test` has cargo start each test program through here: a
-//! program whose test does not end is ended, and the test is named.
+//! program whose test does not end is ended, and the test is named. A test that fails is run again
+//! alone.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,6 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+
+use crate::flaky::{self, Failed};
 
 /// The verb that starts a program with this limit, not for people.
 pub(crate) const VERB: &str = "limited";
@@ -59,8 +62,28 @@ pub(crate) fn set_for(cargo: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it.
+/// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it. Tests
+/// that fail are run again alone.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    let (code, failed) = run_once(program, arguments)?;
+    let names = failed.to_run_again();
+    if code == ExitCode::SUCCESS || names.is_empty() {
+        return Ok(code);
+    }
+    println!("\nnote: these tests failed and are run again alone: {names:?}");
+    for name in names {
+        if run_once(program, &["--exact", name])?.0 != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
+    for name in names {
+        flaky::note(name)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code, and the failed tests.
+fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Failed)> {
     let mut child = Command::new(program)
         .args(arguments)
         .stdout(Stdio::piped())
@@ -83,10 +106,13 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode>
             line.clear();
         }
     });
-    let mut tests = LongTests::default();
+    let (mut tests, mut failed) = (LongTests::default(), Failed::default());
     loop {
         match lines.recv_timeout(LOOK) {
-            Ok(line) => tests.read(&line, Instant::now()),
+            Ok(line) => {
+                tests.read(&line, Instant::now());
+                failed.read(&line);
+            }
             Err(RecvTimeoutError::Disconnected) => break,
             // What a test left behind may keep the pipe open.
             Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
@@ -102,14 +128,14 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode>
                 describe(&below),
             );
             end(&mut child)?;
-            return Ok(ExitCode::FAILURE);
+            return Ok((ExitCode::FAILURE, Failed::default()));
         }
     }
     let code = child
         .wait()?
         .code()
         .and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok((code.map_or(ExitCode::FAILURE, ExitCode::from), failed))
 }
 
 /// These processes as a tree.
@@ -210,5 +236,31 @@ mod tests {
     fn the_program_s_exit_code_is_passed_on() {
         let code = run("sh", &["-c", "exit 101"]).unwrap();
         assert_eq!(code, ExitCode::from(101));
+    }
+
+    #[test]
+    fn a_test_that_passes_alone_does_not_fail_the_program() {
+        let fails = "printf 'failures:\\n    a::one\\n\\ntest result: FAILED. 0 passed; 1 failed; \\n'; exit 101";
+        // Alone, the program is given the name.
+        let busy = format!("[ \"$1\" = a::one ] || {{ {fails}; }}");
+        let code = run_script(&busy);
+        assert_eq!(code, ExitCode::SUCCESS);
+        assert_eq!(run_script(fails), ExitCode::from(101));
+    }
+
+    /// A test program that is this shell script.
+    fn run_script(script: &str) -> ExitCode {
+        let path = std::env::temp_dir().join(format!("slackline-limit-{}", std::process::id()));
+        // A program cannot be started while a process has its file open for writing. So a shell
+        // writes it.
+        let mut write = Command::new("sh");
+        write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh"]);
+        write
+            .arg(format!("#!/bin/sh\nshift\n{script}\n"))
+            .arg(&path);
+        assert!(write.status().unwrap().success());
+        let code = run(path.to_str().unwrap(), &["--exact", "all"]).unwrap();
+        std::fs::remove_file(path).unwrap();
+        code
     }
 }

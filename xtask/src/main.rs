@@ -17,6 +17,7 @@ mod cargo;
 mod demo;
 mod dist;
 mod docs;
+mod flaky;
 mod fuzz;
 mod fuzz_api;
 mod install;

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::cargo::{build_release, cargo};
-use crate::{bench, install, limit, step, tidy};
+use crate::{bench, flaky, install, limit, step, tidy};
+
+/// The step that runs the tests.
+const TESTS: &str = "cargo test";
 
 /// Installs what the tests need and runs every check; goes on after a failed one, so that one run
 /// shows all that is wrong.
@@ -15,8 +18,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     install::axe(root, ci)?;
     // A test that lacks something says SKIP; in CI that is a failure.
     let (mut passed, mut failed) = (0, Vec::new());
+    let mut flaky = None;
     for (name, mut command) in cargo_steps()? {
         command.current_dir(root);
+        if name == TESTS {
+            flaky = Some(flaky::List::of(root, &mut command));
+        }
         if ci {
             command.env("SLACKLINE_CI", "1");
             // A new random case that fails is for whoever works on that code, not for an unrelated
@@ -52,6 +59,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         println!("\n==> cargo deny: cargo-deny not present: skipped");
     }
     println!();
+    for name in flaky.iter().flat_map(flaky::List::names) {
+        println!("flaky: {name} failed beside other tests and passed alone");
+    }
     for name in &failed {
         println!("failed: {name}");
     }
@@ -186,7 +196,7 @@ fn cargo_steps() -> anyhow::Result<Vec<(&'static str, Command)>> {
                 "warnings",
             ]),
         ),
-        ("cargo test", test),
+        (TESTS, test),
         ("cargo doc", doc),
     ])
 }

@@ -1,6 +1,7 @@
 """The services and the batch work of the bench: how each is started, and what it is asked for."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -34,6 +35,8 @@ ANTAGONISTS = {
     "compiler": ["sh", "-c", f"({COMPILED}) > $DIR/f.c; while :; do cc -O3 -c -o /dev/null $DIR/f.c & cc -O2 -c -o /dev/null $DIR/f.c; wait; done"],
     "zstd": ["sh", "-c", "head -c 64000000 /dev/urandom > $DIR/data; while :; do zstd -q -c -T0 -12 $DIR/data > /dev/null; done"],
 }
+# All of them at once. The whole group of processes is ended by the control group that it runs in.
+ANTAGONISTS["mixed"] = ["sh", "-c", " & ".join(shlex.join(words) for words in ANTAGONISTS.values()) + " & wait"]
 
 
 # Each function below starts a service; with it comes what is to be done once the service listens, if anything.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use host::{CgroupReader, Roots};
 use serde_json::{Value, json};
 
 use crate::load::Server;
@@ -312,11 +313,15 @@ fn a_watch_shows_latency_beside_the_cores_in_use() {
         "--json",
         json.to_str().unwrap(),
     ];
+    let reader = CgroupReader::open(&Roots::default(), &group.name).unwrap();
+    let used_s = || reader.cpu_use().unwrap().total_s.unwrap();
+    let before_s = used_s();
     let ended = Ended::of(toy.slackline(&arguments));
     if ended.code == 3 {
         skip(&ended.stderr);
         return;
     }
+    let used_s = used_s() - before_s;
     let text = ended.with_code(0).stdout;
     let said = format!("Latency, the wire, TCP port {port}: p50");
     for part in [&said, "95 % interval", "cores in use", "requests"] {
@@ -330,8 +335,13 @@ fn a_watch_shows_latency_beside_the_cores_in_use() {
     );
     let moments = latency["moments"].as_array().unwrap();
     assert!((2..=4).contains(&moments.len()), "{latency}");
+    // How much the group gets of its quota depends on what else runs: the kernel's counter knows.
+    let cores = moments
+        .iter()
+        .map(|moment| moment["cores"].as_f64().unwrap());
+    let share = cores.sum::<f64>() / used_s;
+    assert!((0.3..1.1).contains(&share), "{used_s} s used: {latency}");
     for moment in moments {
-        assert!(moment["cores"].as_f64() > Some(0.05), "{moment}");
         assert!(moment["latency_us"].as_f64() > Some(1_900.0), "{moment}");
         assert!(moment["requests"].as_u64() >= Some(20), "{moment}");
     }
