@@ -1,4 +1,4 @@
-//! The pictures of the concepts. The intervals, the sequential test and the drift test in them are
+//! The pictures of the loop and of the concepts. The intervals, the sequential test and the drift test in them are
 //! computed by the product's own code, from random numbers with a seed.
 
 use std::fmt::Write as _;
@@ -47,6 +47,21 @@ impl Picture {
         );
     }
 
+    /// A line with a head at its end, to the right or down.
+    fn arrow(&mut self, from: (f64, f64), to: (f64, f64), colour: &str) {
+        self.line(from, to, colour, "stroke-width=\"1.5\"");
+        let (x, y) = to;
+        let back = match from.0 < to.0 {
+            true => [(x - 8.0, y - 4.0), (x - 8.0, y + 4.0)],
+            false => [(x - 4.0, y - 8.0), (x + 4.0, y - 8.0)],
+        };
+        let points = format!(
+            "{x},{y} {},{} {},{}",
+            back[0].0, back[0].1, back[1].0, back[1].1
+        );
+        let _ = writeln!(self.0, "<polygon points=\"{points}\" fill=\"{colour}\"/>");
+    }
+
     fn dot(&mut self, (x, y): (f64, f64), colour: &str) {
         let _ = writeln!(
             self.0,
@@ -80,6 +95,63 @@ fn normal(rng: &mut ChaCha8Rng) -> f64 {
 fn on_log_axis(value: f64, (low, high): (f64, f64), (bottom, top): (f64, f64)) -> f64 {
     let share = (value.clamp(low, high) / low).ln() / (high / low).ln();
     bottom + share * (top - bottom)
+}
+
+#[test]
+fn the_reference_has_its_picture_of_the_loop() {
+    let mut picture = Picture::new(
+        210.0,
+        "The loop: observe, decide, act, verify, and observe again. Each write goes through the undo journal. The control is measured beside every candidate",
+    );
+    let steps = [
+        ("observe", "paired blocks, A B B A"),
+        ("decide", "Gaussian process"),
+        ("act", "flags, files, settings"),
+        ("verify", "fresh runs, interval"),
+    ];
+    let middle = |step: usize| 89.0 + step as f64 * 168.0;
+    for (step, (name, by)) in steps.into_iter().enumerate() {
+        picture.rect((middle(step) - 74.0, 34.0), (148.0, 52.0), CANDIDATE);
+        picture.text((middle(step), 56.0), "middle", "#fff", name);
+        picture.text((middle(step), 75.0), "middle", "#fff", by);
+        if step > 0 {
+            let ends = [middle(step - 1) + 74.0, middle(step) - 74.0];
+            picture.arrow((ends[0], 60.0), (ends[1], 60.0), CANDIDATE);
+        }
+    }
+    let corners = [(middle(2), 34.0), (middle(2), 14.0), (middle(0), 14.0)];
+    picture.curve(&corners, CANDIDATE);
+    picture.arrow((middle(0), 14.0), (middle(0), 34.0), CANDIDATE);
+    picture.arrow((middle(2), 86.0), (middle(2), 116.0), ALARM);
+    picture.rect((middle(2) - 94.0, 116.0), (336.0, 76.0), ALARM);
+    let notes = [
+        (middle(2) + 74.0, "middle", "#fff", "undo journal"),
+        (
+            middle(2) + 74.0,
+            "middle",
+            "#fff",
+            "The old value is on disk before the new one is written.",
+        ),
+        (
+            middle(2) + 74.0,
+            "middle",
+            "#fff",
+            "After a kill -9, slackline restore writes it back.",
+        ),
+        (15.0, "start", CONTROL, "control"),
+        (
+            15.0,
+            "start",
+            CONTROL,
+            "The unchanged configuration is measured",
+        ),
+        (15.0, "start", CONTROL, "beside every candidate."),
+    ];
+    for (at, (x, anchor, colour, text)) in notes.into_iter().enumerate() {
+        let y = 138.0 + (at % 3) as f64 * 20.0;
+        picture.text((x, y), anchor, colour, text);
+    }
+    picture.check("loop");
 }
 
 #[test]

@@ -90,3 +90,16 @@ fn pictures_are_made_where_they_are_wanted() {
     browser.top(&dir.join("serve-360.png"), 1800);
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
+
+/// The page of `throttle loadtest` that `docs/results` keeps.
+#[test]
+fn the_picture_of_loadtest_is_made_where_it_is_wanted() {
+    let Some(wanted) = std::env::var_os("SLACKLINE_PICTURES") else {
+        return;
+    };
+    let page = root().join("docs/results/throttled-go.html");
+    let page = page.canonicalize().unwrap();
+    let browser = Browser::start(860, false).unwrap();
+    browser.open(&format!("file://{}", page.display()));
+    browser.top(&root().join(wanted).join("throttle-loadtest.png"), 640);
+}
