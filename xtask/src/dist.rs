@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: the Debian package; with `--check` also a test of it in a bare Debian.
+//! `cargo xtask dist`: the Debian package; with `--check` also a test of it in a minimal Debian.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -108,7 +108,7 @@ fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     Ok(ended.stdout)
 }
 
-/// Installs, uses and removes the package in a bare Debian, made anew.
+/// Installs, uses and removes the package in a minimal Debian, made anew.
 fn check(root: &Path, package: &Path) -> anyhow::Result<bool> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",
@@ -131,7 +131,7 @@ fn check(root: &Path, package: &Path) -> anyhow::Result<bool> {
         .args([Path::new(mirror), Path::new(release), package])
         .current_dir(root);
     step::run(
-        "install, use and remove the package in a bare Debian",
+        "install, use and remove the package in a minimal Debian",
         &mut script,
     )
 }

@@ -74,7 +74,7 @@ usage: cargo xtask VERB
   aarch64           cargo check for aarch64; rustup installs the target, apt-get its C compiler
   docs              the manual as a book, into target/book; the reference is written anew from the code first
   accept            take for right what the code says now: the reference, and the snapshots of messages, tables, help and pages
-  dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
+  dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a minimal Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";
 

@@ -6,7 +6,7 @@
 //!
 //! - the process goes on and answers right: each single write leaves code that runs;
 //! - every byte that was changed is on disk with what was there before (see [`manifest`]);
-//! - nothing is unmapped that anything may still return into (see `patch::scan`).
+//! - nothing is unmapped that a thread may still return into (see `patch::scan`).
 //!
 //! [`Driver`] says what to do next with a process, [`drive()`] does it by a [`Session`]. `process`
 //! looks at the process and stops it, `patch` writes into it. The unsafe code is in

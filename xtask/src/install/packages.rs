@@ -118,7 +118,7 @@ const STRACE: Need = Need {
 const DEBOOTSTRAP: Need = Need {
     present: Present::Program("debootstrap"),
     package: "debootstrap",
-    purpose: "makes the bare Debian that the package is tried in",
+    purpose: "makes the minimal Debian that the package is tried in",
 };
 const SWIG: Need = Need {
     present: Present::Program("swig"),

@@ -520,7 +520,7 @@ fn closed<'a>(maps: &[Mapping], objects: &'a [LoadedObject]) -> Vec<&'a LoadedOb
 pub struct UnreleasedMemory {
     /// How much.
     pub bytes: u64,
-    /// What went wrong, where it is not that something may still return into it.
+    /// What went wrong, where it is not that a thread may still return into the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

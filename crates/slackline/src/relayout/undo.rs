@@ -246,7 +246,7 @@ fn try_undo(
     }
     if !switched.occupied.is_empty() {
         outcome += &format!(
-            "; {} places are NOT RESTORED, because a thread waits inside them: roll back again later",
+            "; {} places are NOT RESTORED, because a thread waits inside them: roll back again later, to restore them",
             switched.occupied.len()
         );
     }
