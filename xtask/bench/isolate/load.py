@@ -18,7 +18,7 @@ import sys
 import time
 
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
-QUERY = b"SELECT pad FROM bench.rows WHERE id = 5000"
+QUERY = b"SELECT SUM(CRC32(pad)) FROM bench.rows WHERE id BETWEEN 4000 AND 9000"
 
 
 def packet(sequence, body):
