@@ -9,6 +9,12 @@ use host::HostError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayoutError {
+    /// The code of this machine's processes is none that this crate understands.
+    #[error("relayout rewrites x86-64 machine code; this machine is {machine}")]
+    OtherMachine {
+        /// The machine.
+        machine: &'static str,
+    },
     /// A kernel file, the state directory or its lock.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -148,7 +154,7 @@ impl RelayoutError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Host(error) => error.is_missing_privilege(),
-            Self::Perf(_) => true,
+            Self::OtherMachine { .. } | Self::Perf(_) => true,
             Self::Declined { reason, .. } => matches!(reason, Declined::NotPermitted { .. }),
             Self::Ptrace { source, .. } | Self::Memory { source, .. } => {
                 matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -10,12 +10,14 @@
 //!
 //! [`Driver`] says what to do next with a process, [`drive()`] does it by a [`Session`]. `process`
 //! looks at the process and stops it, `patch` writes into it. The unsafe code is in
-//! `process::ptrace`.
+//! `process::ptrace`. The code is that of x86-64: `machine` knows its registers and its system calls,
+//! and refuses any other machine.
 
 mod comparison;
 mod drive;
 mod driver;
 mod error;
+mod machine;
 mod patch;
 mod process;
 mod session;
@@ -26,6 +28,7 @@ pub use comparison::{BlockRecord, Compared, ComparisonOptions, Gain, compare};
 pub use drive::{Drive, drive};
 pub use driver::{Driver, DriverAction, DriverEvent, DriverSettings, ProcessLoad, ProcessState};
 pub use error::{Declined, RelayoutError};
+pub use machine::{check_machine, probe};
 pub use patch::manifest;
 pub use patch::manifest::{AppliedPatch, Manifest, ManifestStore, RecordedProcess};
 pub use patch::patched_process::{PatchedProcess, UnreleasedMemory};

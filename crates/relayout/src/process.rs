@@ -102,7 +102,7 @@ impl Process {
     ///
     /// # Errors
     /// [`HostError::NoSuchProcess`]; [`RelayoutError::Declined`] with [`Declined::NotPermitted`] or
-    /// [`Declined::NoProgram`].
+    /// [`Declined::NoProgram`]; [`RelayoutError::OtherMachine`].
     pub fn open(pid: u32) -> Result<Self, RelayoutError> {
         let start_time = host::start_time(&Roots::default(), pid)?;
         let declined = |reason| RelayoutError::Declined { pid, reason };

@@ -235,7 +235,8 @@ fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         Command::Apply(apply) => apply::run(&apply, &arguments.state_dir),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Doctor { json } => {
-            let probes = host::probe(&roots);
+            let mut probes = host::probe(&roots);
+            probes.push(::relayout::probe());
             if json {
                 print(&(serde_json::to_string_pretty(&probes)? + "\n"))?;
             } else {

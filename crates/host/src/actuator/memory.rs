@@ -3,14 +3,8 @@
 use super::{Actuator, VersionedFile, Wanted, cgroup_knob, probed, required, wrong_kind};
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::error::HostError;
-use crate::knob::Knob;
+use crate::knob::{Knob, is_no_limit};
 use crate::roots::Roots;
-
-/// A page, below which the kernel rounds a limit down to nothing.
-const PAGE_BYTES: u64 = 4096;
-/// v1's "no limit": the largest multiple of a page that fits (mm/memcontrol-v1.c,
-/// PAGE_COUNTER_MAX).
-const V1_NONE: u64 = 0x7fff_ffff_ffff_f000;
 
 /// The limit above which the kernel reclaims.
 const SOFT_LIMIT: VersionedFile = VersionedFile {
@@ -19,6 +13,16 @@ const SOFT_LIMIT: VersionedFile = VersionedFile {
     v2: "memory.high",
     missing: "the group is not in the memory controller's hierarchy",
 };
+
+/// A page, below which the kernel rounds a limit down to nothing. Kernels of some processors have
+/// larger ones than 4 KiB.
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    bytes / page_bytes() * page_bytes()
+}
 
 fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
     Ok(Hierarchies::of(roots).require("memory")?.0)
@@ -34,7 +38,7 @@ fn writes(
     let Wanted::Bytes(bytes) = wanted else {
         return Err(wrong_kind(actuator, wanted));
     };
-    let whole = bytes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES);
+    let whole = bytes.map(whole_pages);
     match (version(roots)?, v1) {
         (CgroupVersion::V2, _) => {
             let none = if v2 == "memory.low" { "0" } else { "max" };
@@ -83,9 +87,12 @@ impl Actuator for MemoryHigh {
 
     fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {
         let found = self.read(roots)?;
-        let found = found.parse::<u64>().ok().filter(|bytes| *bytes < V1_NONE);
+        let found = match is_no_limit(&found) {
+            true => None,
+            false => found.parse::<u64>().ok(),
+        };
         match wanted {
-            Wanted::Bytes(bytes) => Ok(found == bytes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES)),
+            Wanted::Bytes(bytes) => Ok(found == bytes.map(whole_pages)),
             _ => Err(wrong_kind(self.name(), wanted)),
         }
     }
@@ -147,6 +154,6 @@ impl Actuator for MemoryLow {
     }
 
     fn neighbour(&self, _roots: &Roots) -> Result<Wanted, HostError> {
-        Ok(Wanted::Bytes(Some(PAGE_BYTES)))
+        Ok(Wanted::Bytes(Some(page_bytes())))
     }
 }

@@ -137,6 +137,10 @@ mod tests {
 
     use super::*;
 
+    /// Numbers in arch/x86/entry/syscalls/syscall_64.tbl.
+    const NR_POLL: u64 = 7;
+    const NR_GETPID: u64 = 39;
+
     #[test]
     fn a_stub_that_a_thread_is_still_in_stays_until_it_has_left() {
         let mut cat = Command::new("cat")
@@ -158,14 +162,13 @@ mod tests {
         lay_stub(&process, &stub).unwrap();
         // What a writer leaves behind who is killed in the middle of a call that takes its time.
         let ms = 300;
-        let poll = libc::SYS_poll as u64;
         let since = Instant::now();
         one_stopped(cat.id(), &process.memory, &[cat.id()], |stopped| {
             let arguments = [0, 0, ms, 0, 0, 0];
-            inject::begin(stopped.memory, cat.id(), stub.address, poll, arguments)
+            inject::begin(stopped.memory, cat.id(), stub.address, NR_POLL, arguments)
         })
         .unwrap();
-        let pid = syscall(&process, &stub, libc::SYS_getpid as u64, [0; 6]).unwrap();
+        let pid = syscall(&process, &stub, NR_GETPID, [0; 6]).unwrap();
         assert_eq!(u32::try_from(pid).unwrap(), cat.id());
         assert!(since.elapsed() > Duration::from_millis(ms / 2));
         let size = stub.old.0.len();

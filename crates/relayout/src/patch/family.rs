@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use host::Roots;
 
+use crate::machine::NR_MMAP;
 use crate::patch::calls;
 use crate::patch::manifest::{AppliedPatch, Manifest, Region};
 use crate::patch::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
@@ -121,7 +122,7 @@ pub(crate) fn map(
         u64::MAX,
         0,
     ];
-    let result = calls::syscall(process, stub, libc::SYS_mmap as u64, arguments)?;
+    let result = calls::syscall(process, stub, NR_MMAP, arguments)?;
     if result.cast_unsigned() == region.address {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::is_of_thread;
+use crate::machine::NR_MUNMAP;
 use crate::patch::calls::take_out_stub;
 use crate::patch::chain::{Chain, unwinder_in};
 use crate::patch::manifest::{AppliedPatch, Manifest, Region};
@@ -16,8 +17,6 @@ use crate::process::inject;
 use crate::process::maps::Mapping;
 use crate::process::stop::{declined, refusal, stopped};
 use crate::{Declined, RelayoutError};
-
-const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
 /// A thread that looks for a frame in the region is through after some instructions; so often it is
 /// looked at again.
@@ -72,7 +71,7 @@ pub(crate) fn unmap(
         let arguments = [address, bytes, 0, 0, 0, 0];
         let mut done = Err(RelayoutError::Gone { pid });
         for thread in &process.threads[first..] {
-            done = inject::syscall(process, *thread, stub.address, SYS_MUNMAP, arguments);
+            done = inject::syscall(process, *thread, stub.address, NR_MUNMAP, arguments);
             if !done.as_ref().is_err_and(is_of_thread) {
                 break;
             }

@@ -8,7 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::process::ptrace::{self, Registers, Wait};
+use crate::machine::{NR_RESTART_SYSCALL, Registers};
+use crate::process::ptrace::{self, Wait};
 use crate::process::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
 use crate::{ProcessMemory, RelayoutError};
 
@@ -69,7 +70,6 @@ pub(crate) fn syscall_stub() -> Vec<u8> {
 /// `restart_syscall`.
 const RESTART: [i64; 3] = [-512, -513, -514];
 const RESTART_BLOCK: i64 = -516;
-const NR_RESTART_SYSCALL: u64 = 219;
 
 /// The registers with which a stopped thread will go on in user mode: what the kernel makes of an
 /// interrupted system call when no handler runs (`arch_do_signal_or_restart` in
@@ -282,14 +282,9 @@ fn finish(
 mod tests {
     use super::*;
 
-    fn registers() -> Registers {
-        // SAFETY: a structure of integers only, for which all-zero bytes are a value.
-        unsafe { std::mem::zeroed() }
-    }
-
     #[test]
     fn an_interrupted_system_call_is_done_again_and_a_finished_one_is_not() {
-        let mut at = registers();
+        let mut at = Registers::default();
         (at.orig_rax, at.rip, at.rax) = (7, 100, (-512_i64).cast_unsigned());
         let back = going_on(at);
         assert_eq!((back.rip, back.rax, back.orig_rax), (98, 7, u64::MAX));

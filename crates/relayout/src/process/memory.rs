@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::RelayoutError;
+use crate::machine::check_machine;
 
 /// An open `/proc/PID/mem`. It goes on naming the same address space: after an `execve` it names
-/// nobody's.
+/// nobody's. Whoever stops a process or writes into it has one, so it is had on x86-64 only.
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: u32,
@@ -20,8 +21,9 @@ impl ProcessMemory {
     /// Opens it for reading and writing.
     ///
     /// # Errors
-    /// [`RelayoutError::Memory`].
+    /// [`RelayoutError::Memory`], [`RelayoutError::OtherMachine`].
     pub fn open(pid: u32) -> Result<Self, RelayoutError> {
+        check_machine()?;
         OpenOptions::new()
             .read(true)
             .write(true)

@@ -6,9 +6,7 @@ use std::io;
 use std::ptr;
 
 use crate::RelayoutError;
-
-/// The general registers (`struct user_regs_struct`).
-pub(crate) type Registers = libc::user_regs_struct;
+use crate::machine::{PTRACE_GETREGS, PTRACE_SETREGS, Registers};
 
 /// Size of the kernel's signal set.
 const SIGSET_BYTES: usize = 8;
@@ -119,17 +117,10 @@ pub(crate) fn resume_to_syscall(thread: u32) -> Result<(), RelayoutError> {
 
 /// The general registers of a stopped thread.
 pub(crate) fn registers(thread: u32) -> Result<Registers, RelayoutError> {
-    // SAFETY: a structure of integers only, for which all-zero bytes are a value.
-    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    let mut registers = Registers::default();
     let data = (&raw mut registers).cast();
     // The kernel writes one user_regs_struct to `data`, and `registers` is one.
-    request(
-        "GETREGS",
-        libc::PTRACE_GETREGS,
-        thread,
-        ptr::null_mut(),
-        data,
-    )?;
+    request("GETREGS", PTRACE_GETREGS, thread, ptr::null_mut(), data)?;
     Ok(registers)
 }
 
@@ -137,14 +128,7 @@ pub(crate) fn registers(thread: u32) -> Result<Registers, RelayoutError> {
 pub(crate) fn set_registers(thread: u32, registers: &Registers) -> Result<(), RelayoutError> {
     let data = ptr::from_ref(registers).cast_mut().cast();
     // The kernel reads one user_regs_struct from `data`.
-    request(
-        "SETREGS",
-        libc::PTRACE_SETREGS,
-        thread,
-        ptr::null_mut(),
-        data,
-    )
-    .map(drop)
+    request("SETREGS", PTRACE_SETREGS, thread, ptr::null_mut(), data).map(drop)
 }
 
 /// The signals that a stopped thread blocks (the lasting mask, where a system call has put a

@@ -10,9 +10,10 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use crate::machine::Registers;
 use crate::process::inject::{RED_ZONE_BYTES, going_on};
 use crate::process::maps::{self, Mapping, PAGE};
-use crate::process::ptrace::{self, Registers};
+use crate::process::ptrace;
 use crate::process::stop::Stopped;
 use crate::{ProcessMemory, RelayoutError};
 

@@ -10,7 +10,7 @@ mod watcher;
 
 use std::path::{Path, PathBuf};
 
-use ::relayout::ManifestStore;
+use ::relayout::{ManifestStore, check_machine};
 
 use crate::done::CommandOutcome;
 use crate::output::print;
@@ -61,6 +61,10 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
+    // Programs read the schema, also where no process can be laid out again.
+    if !matches!(command, Command::Schema) {
+        check_machine()?;
+    }
     let store = ManifestStore::at(state_dir);
     match command {
         Command::Start(arguments) => start::run(arguments, &ManifestStore::open(state_dir)?),
