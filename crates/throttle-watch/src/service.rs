@@ -9,6 +9,7 @@ use throttle::{Limit, LimitedHost, LimitedService};
 use tuner::process::Interrupt;
 
 use crate::collect::{Collected, Jobs};
+use crate::connections::ClientConnections;
 use crate::error::ThrottleError;
 use crate::runtimes;
 use crate::say::Say;
@@ -100,12 +101,16 @@ impl KnownService {
         // Others may use it, too: their jobs belong to the recording.
         ensure_own_limit(&roots, &group, "for advice on")?;
         say(&format!("Recording {seconds} s of {}…", named(&group)));
+        let pids = || host::processes_below(&roots, &group).unwrap_or_default();
+        let mut connections = ClientConnections::default();
+        connections.look(&roots, &pids());
         let mut goes_on = |_: &Collected| interrupt.signal().is_none();
         let (report, collected) =
             observe_group(group.clone(), seconds, Jobs::Recorded, &mut goes_on, say)?;
         if let Some(signal) = interrupt.signal() {
             return Err(ThrottleError::Stopped { signal });
         }
+        connections.look(&roots, &pids());
         say(&report.verdict.sentence);
         let mut recording = collected.schedule.recording(collected.end_ns);
         let switches: u64 = report.observed.names.values().map(|by| by.waits).sum();
@@ -119,6 +124,7 @@ impl KnownService {
             group: named(&group).to_owned(),
         })?;
         let pools = &mut recording.service.pools;
+        connections.set_queues(&roots, pools);
         runtimes::name_worker_settings(&roots, &group, pools);
         let cores = limit.in_cores().unwrap_or(f64::INFINITY);
         runtimes::size_go_pools(&roots, &group, pools, cores, report.cpus);

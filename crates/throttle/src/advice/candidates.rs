@@ -2,7 +2,7 @@
 
 use super::setting::{AdviceInput, CandidateSetting};
 use crate::bandwidth::Limit;
-use crate::simulation::ThreadPool;
+use crate::limited_service::ThreadPool;
 
 /// Quotas of shards, as multiples of the recommended one.
 const SHARD_QUOTAS: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 4.0];
