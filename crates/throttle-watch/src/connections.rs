@@ -1,5 +1,5 @@
-//! Which processes hold several connections of clients, by the kernel's tables of sockets: a
-//! request on such a connection waits for its process, even while another one is idle.
+//! Which processes hold connections of clients, by the kernel's tables of sockets: a request on such
+//! a connection waits for its process, even while another one is idle.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,14 +17,36 @@ const LISTEN: &str = "0A";
 const UNIX_LISTENS: u64 = 1 << 16;
 const UNIX_CONNECTED: &str = "03";
 
-/// The most connections of clients that each process was seen to hold at once.
+/// Programs that refuse a connection for which there is no process. So their clients keep a pool of
+/// connections, and wait there.
+const WITH_POOLED_CLIENTS: [&str; 1] = ["postgres"];
+
+/// The connections of clients that each process was seen to hold.
 #[derive(Debug, Default)]
 pub(crate) struct ClientConnections {
-    most: HashMap<u32, usize>,
+    processes: HashMap<u32, Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    last: HashSet<u64>,
+    /// The most at once.
+    most: usize,
+    /// Whether one was there in two looks, one after the other.
+    is_kept: bool,
+}
+
+impl Held {
+    fn look(&mut self, now: HashSet<u64>) {
+        self.most = self.most.max(now.len());
+        self.is_kept |= !self.last.is_disjoint(&now);
+        self.last = now;
+    }
 }
 
 impl ClientConnections {
-    /// Takes in what these processes hold now.
+    /// Takes in what these processes hold now. Two looks should be further apart than a request
+    /// takes.
     pub(crate) fn look(&mut self, roots: &Roots, pids: &[u32]) {
         // Processes of one network namespace have the same tables.
         let mut of_namespaces: HashMap<Option<PathBuf>, HashSet<u64>> = HashMap::new();
@@ -33,22 +55,30 @@ impl ClientConnections {
             let accepted = of_namespaces
                 .entry(namespace)
                 .or_insert_with(|| accepted(roots, *pid));
-            let held = sockets(roots, *pid);
-            let held = held.iter().filter(|inode| accepted.contains(inode)).count();
-            let most = self.most.entry(*pid).or_default();
-            *most = held.max(*most);
+            let mut held = sockets(roots, *pid);
+            held.retain(|inode| accepted.contains(inode));
+            self.processes.entry(*pid).or_default().look(held);
         }
     }
 
-    /// Gives each process its own queue in those pools whose processes hold several connections.
+    /// Says of each pool of processes which of them may take a request.
     pub(crate) fn set_queues(&self, roots: &Roots, pools: &mut [ThreadPool]) {
-        let several = self.most.iter().filter(|(_, most)| **most > 1);
-        let several: Vec<u32> = several.map(|(pid, _)| *pid).collect();
         for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
-            let holds = |pid: &u32| has_threads(roots, *pid, &pool.name);
-            if several.iter().any(holds) {
-                pool.queue = JobQueue::PerProcess;
-            }
+            pool.queue = self.queue_of(roots, &pool.name);
+        }
+    }
+
+    fn queue_of(&self, roots: &Roots, pool: &str) -> JobQueue {
+        let holders = self.processes.iter().filter(|(_, held)| held.most > 0);
+        let holders = holders.filter(|(pid, _)| has_threads(roots, **pid, pool));
+        let holders: Vec<&Held> = holders.map(|(_, held)| held).collect();
+        let kept = holders.iter().filter(|held| held.is_kept).count();
+        if holders.iter().any(|held| held.most > 1) {
+            JobQueue::PerProcess
+        } else if kept > holders.len() / 2 && !WITH_POOLED_CLIENTS.contains(&pool) {
+            JobQueue::PerConnection
+        } else {
+            JobQueue::Shared
         }
     }
 }
@@ -129,6 +159,8 @@ mod tests {
     /// A process with its sockets, as `/proc` shows it.
     fn process(root: &Path, pid: u32, name: &str, sockets: &[u64]) {
         let process = root.join(format!("proc/{pid}"));
+        // As it was before.
+        let _ = std::fs::remove_dir_all(&process);
         let thread = process.join(format!("task/{pid}"));
         std::fs::create_dir_all(&thread).unwrap();
         std::fs::write(thread.join("comm"), format!("{name}\n")).unwrap();
@@ -164,22 +196,13 @@ mod tests {
         lines
     }
 
-    /// The queue of a pool whose threads have this name.
+    /// The queue of a pool whose threads have this name, after two looks.
     fn queue_of(root: &Path, pids: &[u32], pool: &str) -> JobQueue {
         let roots = Roots::at(root);
         let mut connections = ClientConnections::default();
         connections.look(&roots, pids);
-        let mut pools = [ThreadPool {
-            name: pool.to_owned(),
-            threads: 2,
-            processes: 2,
-            setting: None,
-            set_by: None,
-            queue: JobQueue::Shared,
-            work: Work::Recorded(Vec::new()),
-        }];
-        connections.set_queues(&roots, &mut pools);
-        pools[0].queue
+        connections.look(&roots, pids);
+        connections.queue_of(&roots, pool)
     }
 
     /// The queue of two workers with these sockets; the master has the listener.
@@ -194,9 +217,43 @@ mod tests {
 
     #[test]
     fn gunicorn_accepts_a_connection_for_each_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, roots) = (dir.path(), Roots::at(dir.path()));
+        let mut connections = ClientConnections::default();
+        for (first, second) in [(21, 22), (23, 24)] {
+            process(root, 11, "gunicorn", &[LISTENER, first]);
+            process(root, 12, "gunicorn", &[LISTENER, second]);
+            table(root, &[11, 12], "tcp", &tcp_table(&[first, second], &[]));
+            connections.look(&roots, &[11, 12]);
+        }
+        assert_eq!(connections.queue_of(&roots, "gunicorn"), JobQueue::Shared);
+    }
+
+    #[test]
+    fn a_worker_that_keeps_its_only_connection_is_of_no_use_to_others() {
         let sockets: [&[u64]; 2] = [&[LISTENER, 21], &[LISTENER]];
-        let queue = of_workers("gunicorn", "gunicorn", sockets, &tcp_table(&[21], &[]));
-        assert_eq!(queue, JobQueue::Shared);
+        let queue = of_workers("apache2", "apache2", sockets, &tcp_table(&[21], &[]));
+        assert_eq!(queue, JobQueue::PerConnection);
+        let dir = tempfile::tempdir().unwrap();
+        process(dir.path(), 11, "apache2", &[LISTENER, 21]);
+        table(dir.path(), &[11], "tcp", &tcp_table(&[21], &[]));
+        let roots = Roots::at(dir.path());
+        let mut connections = ClientConnections::default();
+        connections.look(&roots, &[11]);
+        connections.look(&roots, &[11]);
+        let pool = |processes| ThreadPool {
+            name: "apache2".to_owned(),
+            threads: 2,
+            processes,
+            setting: None,
+            set_by: None,
+            queue: JobQueue::Shared,
+            work: Work::Recorded(Vec::new()),
+        };
+        let mut pools = [pool(2), pool(1)];
+        connections.set_queues(&roots, &mut pools);
+        let queues = pools.map(|pool| pool.queue);
+        assert_eq!(queues, [JobQueue::PerConnection, JobQueue::Shared]);
     }
 
     #[test]
@@ -222,6 +279,10 @@ mod tests {
         let accepted = tcp_table(&[21, 22, 23, 24], &[]);
         let queue = of_workers("puma srv tp 001", "puma srv tp *", sockets, &accepted);
         assert_eq!(queue, JobQueue::PerProcess);
+        // A thread waits a while for the next request of its connection.
+        let sockets: [&[u64]; 2] = [&[LISTENER, 21], &[LISTENER, 23]];
+        let queue = of_workers("puma srv tp 001", "puma srv tp *", sockets, &accepted);
+        assert_eq!(queue, JobQueue::PerConnection);
     }
 
     #[test]
@@ -232,11 +293,11 @@ mod tests {
         assert_eq!(queue, JobQueue::PerProcess);
         let sockets: [&[u64]; 2] = [&[LISTENER, 21, 31, 32], &[LISTENER, 33]];
         let queue = of_workers("nginx", "nginx", sockets, &tcp_table(&clients, &own));
-        assert_eq!(queue, JobQueue::Shared);
+        assert_eq!(queue, JobQueue::PerConnection);
     }
 
     #[test]
-    fn a_backend_of_postgresql_has_one_connection() {
+    fn clients_of_postgresql_wait_in_their_own_pool() {
         let dir = tempfile::tempdir().unwrap();
         let path = "/run/postgresql/.s.PGSQL.5432";
         let unix = |flags: &str, state: &str, inode: u64, path: &str| {

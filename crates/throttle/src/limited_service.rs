@@ -113,6 +113,9 @@ pub enum JobQueue {
     /// Those of one process: each process holds several connections, and their requests are its
     /// own, as with event loops.
     PerProcess,
+    /// Those of one process, which serves a single connection as long as it is open. In a smaller
+    /// pool, connections would wait for one another.
+    PerConnection,
 }
 
 impl JobQueue {

@@ -112,6 +112,14 @@ fn a_smaller_pool_is_not_recommended_to_connections_of_their_own() {
 }
 
 #[test]
+fn no_smaller_pool_is_tried_where_a_process_serves_one_connection() {
+    let advice = advised(&pool("apache2", JobQueue::PerConnection, jobs(447.0, 1)));
+    let changes_pool = |tried: &Prediction| !tried.setting.threads.is_empty();
+    assert!(!advice.tried.iter().any(changes_pool), "{:?}", advice.tried);
+    assert!(!advice.tried.is_empty(), "limits are tried");
+}
+
+#[test]
 fn threads_of_one_process_share_its_queue() {
     let p99_us = |threads: usize, processes: usize| {
         let mut service = pool("puma srv tp *", JobQueue::PerProcess, jobs(447.0, 1));

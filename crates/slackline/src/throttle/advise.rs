@@ -270,10 +270,16 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
             ));
         }
     }
-    if question.service.pools[question.pool].queue == JobQueue::PerProcess {
-        lines.push(format!(
-            "Each process of {name} holds several connections. So in the model, a request waits for its process while others are idle."
-        ));
+    match question.service.pools[question.pool].queue {
+        JobQueue::Shared => {}
+        JobQueue::PerProcess => lines.push(format!(
+            "The processes of {name} hold several connections each. So in the model, a request waits for the process of its connection, \
+             even while another one is idle."
+        )),
+        JobQueue::PerConnection => lines.push(format!(
+            "Each process of {name} serves one connection as long as it is open. So advise tries no fewer processes: connections would \
+             wait for one another."
+        )),
     }
     for (name, then, now) in resized(advice) {
         lines.push(format!(
