@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use throttle::advice::{Advice, AdviceInput, Prediction, advise};
+use throttle::advice::{Advice, AdviceInput, Prediction, Unreliable, advise};
 use throttle::{Job, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
 
 const DURATION_S: f64 = 20.0;
@@ -141,6 +141,18 @@ fn threads_of_one_process_share_its_queue() {
         1,
     );
     assert_eq!(outcome.latency_us(0, 0.99).unwrap(), one);
+}
+
+#[test]
+fn a_saturated_pool_is_advised_nothing() {
+    for queue in [
+        JobQueue::Shared,
+        JobQueue::PerProcess,
+        JobQueue::PerConnection,
+    ] {
+        let advice = advised(&pool("python*", queue, jobs(690.0, 1)));
+        assert_eq!(advice.unreliable, Some(Unreliable::Saturated), "{queue:?}");
+    }
 }
 
 #[test]
