@@ -6,7 +6,9 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use isolation::{Simulation, simulate as simulate_machine};
 use qos::{Objective, Operation, Scheduler, SharedDevice, TenantRequest, TenantSpec};
-use throttle::{Demand, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
+use throttle::{
+    Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate,
+};
 
 fn throttle(criterion: &mut Criterion) {
     let work = Work::Random {
@@ -20,6 +22,7 @@ fn throttle(criterion: &mut Criterion) {
             processes: 0,
             setting: None,
             set_by: None,
+            queue: JobQueue::Shared,
             work,
         }],
     };

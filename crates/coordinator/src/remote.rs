@@ -333,10 +333,7 @@ impl<'a> RemoteSession<'a> {
             let queued = store.queue(self.id)?.into_iter().next();
             let configuration = match self.search.next(self.spec, queued.clone()) {
                 Ok(Some(configuration)) => configuration,
-                // Everything was tried, and no result is waited for.
-                Ok(None) if self.outstanding.is_empty() => {
-                    return Err(TunerError::Optimizer(bayes_opt::Error::Exhausted).into());
-                }
+                // Everything was tried. Where no result is waited for, the search has ended.
                 Ok(None) => break,
                 // Everything that is left is being measured.
                 Err(TunerError::Optimizer(bayes_opt::Error::Exhausted))

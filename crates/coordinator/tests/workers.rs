@@ -237,6 +237,42 @@ fn orders_delivered_twice_are_measured_into_one_result() {
     });
 }
 
+/// Two configurations beside the control. Both are slower, and nothing keeps to the constraint.
+const NOTHING_FEASIBLE: &str = r#"
+parameters = [{ name = "threads", type = "int", low = 16, high = 32, step = 8, default = 16 }]
+target = { start = ["true"] }
+workload = { command = ["true"], json = { requests = "r", latency_p99_us = "p" } }
+objective = { metric = "cpu_s_per_request" }
+constraints = ["latency_p99_us <= 0.5 * control"]
+evaluation = { blocks = 3, early_abort = false }
+budget = { evaluations = 30 }
+workers = { at_once = 2 }
+"#;
+
+#[test]
+fn a_small_space_in_which_nothing_is_feasible_ends_as_it_does_without_workers() {
+    let queue = Queue::default();
+    let path = Path::new("/tmp/simulated.toml");
+    let spec = tuner::spec::context(&host::Roots::default());
+    let spec = spec.check(NOTHING_FEASIBLE.into(), path).unwrap();
+    let control = spec.space.default_configuration();
+    let mut service = SimulatedService::new(1, Noise::default(), control, pooled_service);
+    let local = tuner::experiment::run(&spec, &mut service, &mut |_: &LedgerEvent<'_>| ());
+    let local = local.unwrap();
+    assert!(local.evaluations.len() < 30, "nothing is left to ask");
+    with_workers(2, &queue, |coordinator| {
+        let id = coordinator.create(NOTHING_FEASIBLE, path, None).unwrap();
+        let row = || coordinator.store().experiment(id).unwrap();
+        let rests = || !matches!(row().state, State::Queued | State::Running);
+        eventually(60, rests, || format!("{:?}", row().message));
+        assert_eq!((row().state, row().message), (State::Done, None));
+        let report = coordinator.export(id).unwrap();
+        assert_eq!(report.finding, local.finding);
+        assert_eq!(report.sentence, local.sentence);
+        assert_eq!(report.error, None);
+    });
+}
+
 #[test]
 fn a_queue_that_was_away_gets_what_it_missed() {
     let queue = Queue::default();

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod collect;
+mod connections;
 mod container;
 mod error;
 mod fleet;

@@ -203,7 +203,7 @@ fn worker_settings(roots: &Roots, pids: &[u32], pool: &str) -> (Option<String>, 
 
 /// Whether a process has threads of a pool. Their names may be other ones than the process's: a
 /// worker of Puma has threads named `puma srv tp 001`.
-fn has_threads(roots: &Roots, pid: u32, pool: &str) -> bool {
+pub(crate) fn has_threads(roots: &Roots, pid: u32, pool: &str) -> bool {
     let threads = std::fs::read_dir(roots.proc(format!("{pid}/task")));
     let mut threads = threads.into_iter().flatten().flatten();
     threads.any(|thread| {

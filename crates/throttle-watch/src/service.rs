@@ -1,6 +1,7 @@
 //! A service with its limit and its host: recorded, or read from a file, to be simulated.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use host::Roots;
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use throttle::{Limit, LimitedHost, LimitedService};
 use tuner::process::Interrupt;
 
 use crate::collect::{Collected, Jobs};
+use crate::connections::ClientConnections;
 use crate::error::ThrottleError;
 use crate::runtimes;
 use crate::say::Say;
@@ -27,6 +29,9 @@ macro_rules! ensure {
 
 /// A recording that lost more than this share of its switches says little about demands.
 const MISSED_SHARE: f64 = 0.05;
+
+/// When the connections are looked at again: few requests take as long. A choice of this crate.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// The most CPU time a period, in µs (kernel/sched/sched.h, MAX_BW: 44 bits).
 const QUOTA_MAX_US: u64 = (1 << 44) - 1;
@@ -100,7 +105,17 @@ impl KnownService {
         // Others may use it, too: their jobs belong to the recording.
         ensure_own_limit(&roots, &group, "for advice on")?;
         say(&format!("Recording {seconds} s of {}…", named(&group)));
-        let mut goes_on = |_: &Collected| interrupt.signal().is_none();
+        let pids = || host::processes_below(&roots, &group).unwrap_or_default();
+        let mut connections = ClientConnections::default();
+        connections.look(&roots, &pids());
+        let mut looks_again_at = Some(Instant::now() + LOOK_AGAIN_AFTER);
+        let mut goes_on = |_: &Collected| {
+            if looks_again_at.is_some_and(|at| Instant::now() >= at) {
+                looks_again_at = None;
+                connections.look(&roots, &pids());
+            }
+            interrupt.signal().is_none()
+        };
         let (report, collected) =
             observe_group(group.clone(), seconds, Jobs::Recorded, &mut goes_on, say)?;
         if let Some(signal) = interrupt.signal() {
@@ -119,6 +134,7 @@ impl KnownService {
             group: named(&group).to_owned(),
         })?;
         let pools = &mut recording.service.pools;
+        connections.set_queues(&roots, pools);
         runtimes::name_worker_settings(&roots, &group, pools);
         let cores = limit.in_cores().unwrap_or(f64::INFINITY);
         runtimes::size_go_pools(&roots, &group, pools, cores, report.cpus);

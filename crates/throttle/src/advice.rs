@@ -90,15 +90,13 @@ impl Advice {
 /// Without a quota there is nothing to advise: `None`.
 ///
 /// ```
-/// use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, advice};
+/// use throttle::{Demand, JobQueue, LimitedHost, Limit, ThreadPool, LimitedService, Work, advice};
 /// let requests = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
 /// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
-/// let service = LimitedService {
-///     pools: vec![
-///         ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
-///         ThreadPool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
-///     ],
+/// let pool = |name: &str, work| ThreadPool {
+///     name: name.into(), threads: 8, processes: 0, setting: None, set_by: None, queue: JobQueue::Shared, work,
 /// };
+/// let service = LimitedService { pools: vec![pool("worker", requests), pool("flusher", flushes)] };
 /// let question = advice::AdviceInput {
 ///     service: &service,
 ///     duration_us: 0.0,

@@ -10,6 +10,7 @@ pub mod capacity;
 pub mod fleet;
 mod groups;
 mod histogram;
+mod limited_service;
 mod runtime;
 mod schedule;
 pub mod simulation;
@@ -18,14 +19,13 @@ mod verdict;
 pub use bandwidth::Limit;
 pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
+pub use limited_service::{Demand, Job, JobQueue, LimitedHost, LimitedService, ThreadPool, Work};
 pub use runtime::{RuntimePool, Sizing, ignores_quota, is_helper, thread_setting, worker_setting};
 pub use schedule::{
     JOBS_MAX, NAMES_MAX, Observed, Recording, SchedEvent, SchedTrace, SwitchOut, ThreadNameStats,
     pool_name,
 };
-pub use simulation::{
-    Demand, Job, LimitedHost, LimitedService, SimulationResult, ThreadPool, Work, simulate,
-};
+pub use simulation::{SimulationResult, simulate};
 pub use verdict::{BandwidthCounters, Cause, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.

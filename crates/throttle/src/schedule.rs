@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 pub use self::event::{SchedEvent, SwitchOut};
 pub use self::observed::{Observed, Recording, ThreadNameStats};
 use crate::histogram::Cores;
-use crate::simulation::{Job, ThreadPool, Work};
+use crate::limited_service::{Job, JobQueue, ThreadPool, Work};
 
 /// A thread that used so much of what the busiest of its name did is busy.
 const BUSY_SHARE: f64 = 0.1;
@@ -506,12 +506,14 @@ impl SchedTrace {
                 continue;
             }
             jobs.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+            Job::number_processes(&mut jobs);
             let pool = ThreadPool {
                 name,
                 threads: of_name.sums.size(),
                 processes: of_name.sums.processes,
                 setting: None,
                 set_by: None,
+                queue: JobQueue::Shared,
                 work: Work::Recorded(jobs),
             };
             let latencies_us = std::mem::take(&mut of_name.latencies_us);
@@ -574,6 +576,7 @@ impl Job {
         Self {
             at_us: thread.woke_ns.saturating_sub(start_ns) as f64 / 1000.0,
             cpu_us: thread.job_cpu_ns as f64 / 1000.0,
+            process: thread.process as usize,
         }
     }
 }

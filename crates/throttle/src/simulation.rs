@@ -15,161 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{BandwidthPool as Bandwidth, Limit, SLACK_NS};
 use crate::histogram::Cores;
-
-/// The host under the group.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitedHost {
-    /// CPUs that the group may use.
-    pub cpus: usize,
-    /// The scheduler's tick, which notices that runtime is used up: 4 ms at CONFIG_HZ=250.
-    #[serde(default = "tick_us")]
-    pub tick_us: u64,
-    /// How long a thread runs before another one's turn (`base_slice_ns`, 3 ms).
-    #[serde(default = "turn_us")]
-    pub turn_us: u64,
-}
-
-impl LimitedHost {
-    /// So many CPUs with Debian's and Ubuntu's tick, 250 Hz.
-    #[must_use]
-    pub fn new(cpus: usize) -> Self {
-        Self {
-            cpus,
-            tick_us: tick_us(),
-            turn_us: turn_us(),
-        }
-    }
-}
-
-fn tick_us() -> u64 {
-    4000
-}
-
-fn turn_us() -> u64 {
-    3000
-}
-
-/// CPU time that a piece of work takes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Demand {
-    /// Always the same.
-    Fixed {
-        /// CPU time.
-        cpu_us: f64,
-    },
-    /// Exponential.
-    Exponential {
-        /// Its mean.
-        mean_us: f64,
-    },
-}
-
-impl Demand {
-    fn draw_ns(&self, rng: &mut ChaCha8Rng) -> u64 {
-        let us = match self {
-            Self::Fixed { cpu_us } => *cpu_us,
-            Self::Exponential { mean_us } => exponential(rng, *mean_us),
-        };
-        us_to_ns(us).max(1)
-    }
-
-    /// Its mean, in microseconds.
-    #[must_use]
-    pub fn mean_us(&self) -> f64 {
-        match self {
-            Self::Fixed { cpu_us } => *cpu_us,
-            Self::Exponential { mean_us } => *mean_us,
-        }
-    }
-}
-
-/// A pool of threads and its jobs, first come first served. A job is what a thread does from waking
-/// to sleeping again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ThreadPool {
-    /// What its threads are called.
-    pub name: String,
-    /// How many there are.
-    pub threads: usize,
-    /// Processes that they belong to, where the pool is one of processes.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub processes: usize,
-    /// Where the service's owner sets their number, in words: `pm.max_children`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub setting: Option<String>,
-    /// The environment variable that says so to the program (Go's `GOMAXPROCS`), where one does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub set_by: Option<String>,
-    /// Their jobs.
-    pub work: Work,
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-/// Where a pool's jobs come from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Work {
-    /// They arrive at random (Poisson).
-    Random {
-        /// Arrivals a second.
-        per_s: f64,
-        /// CPU time of one.
-        demand: Demand,
-    },
-    /// Many come at once, again and again: a garbage collection, a flush, a request that fans out.
-    Batches {
-        /// Time from one batch to the next.
-        every_us: f64,
-        /// Jobs in a batch.
-        jobs: usize,
-        /// CPU time of one.
-        demand: Demand,
-    },
-    /// They were recorded.
-    Recorded(Vec<Job>),
-}
-
-impl Work {
-    /// Mean CPU use over `duration_s`, in cores.
-    #[must_use]
-    pub fn mean_cores(&self, duration_s: f64) -> f64 {
-        match self {
-            Self::Random { per_s, demand } => per_s * demand.mean_us() / 1e6,
-            Self::Batches {
-                every_us,
-                jobs,
-                demand,
-            } => *jobs as f64 * demand.mean_us() / every_us,
-            Self::Recorded(jobs) => {
-                jobs.iter().map(|job| job.cpu_us).sum::<f64>() / (1e6 * duration_s)
-            }
-        }
-    }
-}
-
-/// A recorded job.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Job {
-    /// When a thread was woken for it, since the beginning.
-    pub at_us: f64,
-    /// CPU time that it took.
-    pub cpu_us: f64,
-}
-
-/// A service: what runs in the group.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitedService {
-    /// Pools of threads and their jobs.
-    pub pools: Vec<ThreadPool>,
-}
+use crate::limited_service::{Demand, JobQueue, LimitedHost, LimitedService, ThreadPool, Work};
 
 /// What became of a simulated run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -202,9 +48,10 @@ impl SimulationResult {
 /// nothing.
 ///
 /// ```
-/// use throttle::{Demand, LimitedHost, Limit, ThreadPool, LimitedService, Work, simulate};
+/// use throttle::{Demand, JobQueue, LimitedHost, Limit, ThreadPool, LimitedService, Work, simulate};
 /// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 5000.0 } };
-/// let pools = vec![ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work }];
+/// let queue = JobQueue::Shared;
+/// let pools = vec![ThreadPool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, queue, work }];
 /// let service = LimitedService { pools };
 /// let free = simulate(&service, &LimitedHost::new(4), &Limit::cores(4.0), 20.0, 1);
 /// let tight = simulate(&service, &LimitedHost::new(4), &Limit::cores(0.6), 20.0, 1);
@@ -238,8 +85,42 @@ enum Event {
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     pool: usize,
+    line: usize,
     remaining_ns: u64,
     arrived_ns: u64,
+}
+
+/// A queue of a pool, and the threads that take jobs from it.
+#[derive(Clone, Debug)]
+struct Line {
+    idle_threads: usize,
+    /// Jobs for which no thread was idle: arrival and CPU time.
+    waiting: VecDeque<(u64, u64)>,
+}
+
+impl Line {
+    /// One for the pool, or one for each of its processes.
+    fn of(pool: &ThreadPool) -> Vec<Self> {
+        let lines = match pool.queue {
+            JobQueue::Shared => 1,
+            JobQueue::PerProcess | JobQueue::PerConnection => pool.processes.min(pool.threads).max(1),
+        };
+        let line = |index: usize| Self {
+            idle_threads: pool.threads / lines + usize::from(index < pool.threads % lines),
+            waiting: VecDeque::new(),
+        };
+        (0..lines).map(line).collect()
+    }
+
+    /// The next job, and a thread for it, where there are both.
+    fn begin(&mut self) -> Option<(u64, u64)> {
+        if self.idle_threads == 0 {
+            return None;
+        }
+        let job = self.waiting.pop_front()?;
+        self.idle_threads -= 1;
+        Some(job)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -262,9 +143,8 @@ struct Run<'a> {
     period_ns: u64,
     cpus: Vec<Cpu>,
     locals_ns: Vec<i64>,
-    idle_threads: Vec<usize>,
-    /// Jobs for which no thread was idle: arrival and CPU time.
-    waiting: Vec<VecDeque<(u64, u64)>>,
+    /// The queues of each pool.
+    lines: Vec<Vec<Line>>,
     /// Of each pool, how many jobs have arrived.
     arrived: Vec<usize>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -293,8 +173,7 @@ impl<'a> Run<'a> {
             period_ns: limit.period_us * 1000,
             cpus: vec![Cpu::default(); host.cpus],
             locals_ns: vec![0; host.cpus],
-            idle_threads: service.pools.iter().map(|pool| pool.threads).collect(),
-            waiting: vec![VecDeque::new(); service.pools.len()],
+            lines: service.pools.iter().map(Line::of).collect(),
             arrived: vec![0; service.pools.len()],
             events: BinaryHeap::new(),
             sequence: 0,
@@ -340,20 +219,30 @@ impl<'a> Run<'a> {
 
     /// Takes in the job, or the batch, that arrives now.
     fn arrive(&mut self, pool: usize) {
+        let lines = self.lines[pool].len();
         let (jobs, demand) = match &self.service.pools[pool].work {
             Work::Random { demand, .. } => (1, demand),
             Work::Batches { jobs, demand, .. } => (*jobs, demand),
             Work::Recorded(jobs) => {
                 let job = jobs.get(self.arrived[pool]);
                 let demand_ns = job.map_or(1, |job| us_to_ns(job.cpu_us).max(1));
+                // Where there are fewer processes than today, they share the connections.
+                let line = job.map_or(0, |job| job.process % lines);
                 self.arrived[pool] += 1;
-                self.waiting[pool].push_back((self.now_ns, demand_ns));
+                let waiting = &mut self.lines[pool][line].waiting;
+                waiting.push_back((self.now_ns, demand_ns));
                 return;
             }
         };
         for _ in 0..jobs {
-            let demand_ns = demand.draw_ns(&mut self.rng);
-            self.waiting[pool].push_back((self.now_ns, demand_ns));
+            let demand_ns = draw_ns(demand, &mut self.rng);
+            // A connection, and with it a process, at random.
+            let line = match lines {
+                1 => 0,
+                lines => self.rng.random_range(0..lines),
+            };
+            let waiting = &mut self.lines[pool][line].waiting;
+            waiting.push_back((self.now_ns, demand_ns));
         }
         self.arrived[pool] += jobs;
     }
@@ -394,17 +283,17 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Gives a waiting job to an idle thread.
+    /// Gives waiting jobs to idle threads.
     fn serve(&mut self, pool: usize) {
-        while self.idle_threads[pool] > 0
-            && let Some((arrived_ns, remaining_ns)) = self.waiting[pool].pop_front()
-        {
-            self.idle_threads[pool] -= 1;
-            self.wake(Thread {
-                pool,
-                remaining_ns,
-                arrived_ns,
-            });
+        for line in 0..self.lines[pool].len() {
+            while let Some((arrived_ns, remaining_ns)) = self.lines[pool][line].begin() {
+                self.wake(Thread {
+                    pool,
+                    line,
+                    remaining_ns,
+                    arrived_ns,
+                });
+            }
         }
     }
 
@@ -518,13 +407,14 @@ impl<'a> Run<'a> {
                     .push((self.now_ns - thread.arrived_ns) as f64 / 1000.0);
             }
             // The same thread goes on with the next job, on the CPU where it is.
-            match self.waiting[pool].pop_front() {
+            let line = &mut self.lines[pool][thread.line];
+            match line.waiting.pop_front() {
                 Some((arrived_ns, remaining_ns)) => self.cpus[cpu].queue.push_front(Thread {
-                    pool,
                     remaining_ns,
                     arrived_ns,
+                    ..thread
                 }),
-                None => self.idle_threads[pool] += 1,
+                None => line.idle_threads += 1,
             }
         }
         self.run_next(cpu);
@@ -543,14 +433,17 @@ impl<'a> Run<'a> {
     fn finish(mut self) -> SimulationResult {
         self.outcome.periods = self.bandwidth.periods;
         self.outcome.throttled_periods = self.bandwidth.throttled_periods;
-        let waiting = self.waiting.iter().enumerate();
-        let waiting = waiting.flat_map(|(pool, jobs)| jobs.iter().map(move |job| (pool, job.0)));
+        let waiting = self.lines.iter().enumerate();
+        let waiting = waiting.flat_map(|(pool, lines)| {
+            let jobs = lines.iter().flat_map(|line| &line.waiting);
+            jobs.map(move |job| (pool, job.0))
+        });
         let threads = self
             .cpus
             .iter()
             .flat_map(|cpu| cpu.queue.iter().chain(&cpu.running));
         let begun = threads.map(|thread| (thread.pool, thread.arrived_ns));
-        let mut unfinished_us = vec![Vec::new(); self.waiting.len()];
+        let mut unfinished_us = vec![Vec::new(); self.lines.len()];
         for (pool, arrived_ns) in waiting.chain(begun) {
             unfinished_us[pool].push((self.end_ns - arrived_ns) as f64 / 1000.0);
         }
@@ -562,6 +455,14 @@ impl<'a> Run<'a> {
 
 fn us_to_ns(us: f64) -> u64 {
     crate::rounded(us * 1000.0)
+}
+
+fn draw_ns(demand: &Demand, rng: &mut ChaCha8Rng) -> u64 {
+    let us = match demand {
+        Demand::Fixed { cpu_us } => *cpu_us,
+        Demand::Exponential { mean_us } => exponential(rng, *mean_us),
+    };
+    us_to_ns(us).max(1)
 }
 
 fn exponential(rng: &mut ChaCha8Rng, mean: f64) -> f64 {

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use throttle::advice::{AdviceInput, advise};
-use throttle::{Demand, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
+use throttle::{
+    Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate,
+};
 
 const SHORT_PERIOD: Limit = Limit {
     quota_us: Some(10_000),
@@ -30,6 +32,7 @@ fn single_class(threads: usize) -> LimitedService {
         processes: 0,
         setting: None,
         set_by: None,
+        queue: JobQueue::Shared,
         work,
     };
     LimitedService { pools: vec![pool] }
@@ -52,6 +55,7 @@ fn collected(threads: usize) -> LimitedService {
         processes: 0,
         setting: None,
         set_by: None,
+        queue: JobQueue::Shared,
         work,
     };
     LimitedService {
@@ -210,6 +214,7 @@ fn random(threads: usize, per_s: f64, cpu_us: f64) -> ThreadPool {
         processes: 0,
         setting: None,
         set_by: None,
+        queue: JobQueue::Shared,
         work: Work::Random { per_s, demand },
     }
 }
@@ -226,6 +231,7 @@ fn jobs_in_flight_at_the_end_are_no_overload() {
         processes: 0,
         setting: None,
         set_by: None,
+        queue: JobQueue::Shared,
         work: Work::Batches {
             every_us: 2e6,
             jobs: 16,

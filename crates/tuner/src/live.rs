@@ -471,7 +471,7 @@ fn fault_of(what: &str, error: &RunError, side: Side) -> Fault {
         RunError::Interrupted(stop) => Fault::Interrupted(*stop),
         // No configuration makes a program appear.
         RunError::Start(_) => Fault::Harness(format!("{what}: {error}")),
-        error => side.unmeasured(format!("{what}: {error}")),
+        error => side.gave_nothing(what, &error.to_string()),
     }
 }
 

@@ -46,6 +46,12 @@ impl Side {
         }
     }
 
+    /// As [`Self::unmeasured`]; `what` is the key of the specification whose command failed.
+    pub(crate) fn gave_nothing(self, what: &str, why: &str) -> Fault {
+        let side = self.name();
+        self.unmeasured(format!("{what}: failed on the side of the {side}: {why}"))
+    }
+
     pub(crate) fn run_fault(self, error: RunError) -> Fault {
         match error {
             RunError::Interrupted(stop) => Fault::Interrupted(stop),

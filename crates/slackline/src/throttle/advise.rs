@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
+use throttle::JobQueue;
 use throttle_watch::{ExperimentLoad, KnownService, PoolExperiment, ThrottleError};
 use tuner::process::Interrupt;
 
@@ -261,8 +262,23 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
             time(advice.today.p99_us),
             change(best),
         )),
-        None => lines.push(format!(
-            "No change at the same quota is shown to make {name} faster (simulated)."
+        None => {
+            lines.push(format!(
+                "No change at the same quota is shown to make {name} faster (simulated). 99 % of its jobs end within {}. If clients wait \
+                 much longer, they wait for something other than CPU time.",
+                time(jobs_p99_us(advice, question))
+            ));
+        }
+    }
+    match question.service.pools[question.pool].queue {
+        JobQueue::Shared => {}
+        JobQueue::PerProcess => lines.push(format!(
+            "The processes of {name} hold several connections each. So in the model, a request waits for the process of its connection, \
+             even while another one is idle."
+        )),
+        JobQueue::PerConnection => lines.push(format!(
+            "Each process of {name} serves one connection as long as it is open. So advise tries no fewer processes: connections would \
+             wait for one another."
         )),
     }
     for (name, then, now) in resized(advice) {
@@ -284,6 +300,11 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
         lines.push(off);
     }
     lines
+}
+
+/// The 99th percentile of the timed jobs: as recorded, or of a described service as simulated.
+fn jobs_p99_us(advice: &Advice, question: &AdviceInput<'_>) -> f64 {
+    paired_stats::quantile(question.latencies_us, advice::QUANTILE).unwrap_or(advice.today.p99_us)
 }
 
 /// Pools other than the timed one that the recommendation makes slower, then and now.

@@ -2,7 +2,7 @@
 
 use super::setting::{AdviceInput, CandidateSetting};
 use crate::bandwidth::Limit;
-use crate::simulation::ThreadPool;
+use crate::limited_service::{JobQueue, ThreadPool};
 
 /// Quotas of shards, as multiples of the recommended one.
 const SHARD_QUOTAS: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 4.0];
@@ -46,6 +46,7 @@ pub(super) fn changes(
         .service
         .pools
         .iter()
+        .filter(|pool| pool.queue != JobQueue::PerConnection)
         .map(|pool| (pool.work.mean_cores(question.duration_us / 1e6), pool))
         .collect();
     pools.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -5,7 +5,8 @@ use paired_stats::{Interval, Pair, ratio_interval};
 use super::setting::{AdviceInput, CandidateSetting, Prediction};
 use crate::capacity::{CapacitySearch, Trial};
 use crate::histogram::Cores;
-use crate::simulation::{Job, LimitedService, SimulationResult, ThreadPool, Work, simulate};
+use crate::limited_service::{Job, LimitedService, ThreadPool, Work};
+use crate::simulation::{SimulationResult, simulate};
 
 /// The quantile that is predicted and compared.
 pub const QUANTILE: f64 = 0.99;
@@ -63,7 +64,7 @@ pub(super) fn run(
         let mut service = loaded(service, setting.load, 1e6 * length_s);
         for pool in &mut service.pools {
             if let Some(threads) = setting.threads.get(&pool.name) {
-                pool.threads = *threads;
+                pool.resize(*threads);
             }
         }
         let (host, limit) = (&question.host, &setting.limit);

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
 use crate::histogram::Cores;
+use crate::limited_service::{LimitedHost, LimitedService};
 use crate::runtime::RuntimePool;
-use crate::simulation::{LimitedHost, LimitedService};
 
 /// Limit, pool sizes and load under which a service is simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Cores;
-use crate::simulation::LimitedService;
+use crate::limited_service::LimitedService;
 
 /// What threads of one name did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -96,15 +96,36 @@ fn a_job_lasts_from_waking_to_sleeping() {
         Job {
             at_us: 5000.0,
             cpu_us: 5000.0,
+            process: 0,
         },
         Job {
             at_us: 17_000.0,
             cpu_us: 3000.0,
+            process: 0,
         },
     ]);
     assert_eq!(recording.service.pools[0].work, work);
     assert_eq!(recording.service.pools[0].threads, 2);
     assert_eq!(recording.latencies_us, [[12_000.0]]);
+}
+
+#[test]
+fn a_job_is_of_the_process_of_its_thread() {
+    let mut schedule = SchedTrace::recorder(0);
+    for (thread, process) in [(7, 70), (8, 80), (9, 0), (10, 70)] {
+        schedule.add(thread, "worker");
+        schedule.set_process(thread, process);
+    }
+    for (at, thread) in [(1, 8), (2, 9), (3, 7), (4, 10)] {
+        schedule.take(at * MS, switch(0, false, thread));
+        schedule.take(at * MS + MS / 2, switch(thread, false, 0));
+    }
+    let recording = schedule.recording(20 * MS);
+    let Work::Recorded(jobs) = &recording.service.pools[0].work else {
+        panic!("{recording:?}");
+    };
+    let processes: Vec<usize> = jobs.iter().map(|job| job.process).collect();
+    assert_eq!(processes, [1, 2, 0, 0], "the one that is not known is last");
 }
 
 #[test]

@@ -139,10 +139,7 @@ impl Live<'_> {
                 return Ok(loaded.into_iter().map(|(metrics, _)| metrics).collect());
             };
             if attempt == ATTEMPTS {
-                return Err(side.unmeasured(format!(
-                    "the load on the side of the {} could not be measured ({ATTEMPTS} attempts): {complaint}",
-                    side.name()
-                )));
+                return Err(never_on_time(*side, complaint));
             }
             attempt += 1;
         }
@@ -216,8 +213,8 @@ impl Live<'_> {
             let mut complaint = None;
             if let (Some(output), Some(launch)) = (outputs.get(index), launches.get(index)) {
                 let (parsed, why) = self.read_output(output).map_err(|error| {
-                    let said = launch.without_secrets(&error.to_string());
-                    side.unmeasured(format!("workload: {said}. {}", launch.account()))
+                    let said = launch.without_secrets(&error);
+                    side.gave_nothing("workload", &format!("{said}. {}", launch.account()))
                 })?;
                 counted.extend(parsed);
                 complaint = why;
@@ -351,6 +348,14 @@ impl Live<'_> {
     }
 }
 
+/// Whose fault it is that the built-in load was late in each attempt on this side.
+fn never_on_time(side: Side, complaint: &str) -> Fault {
+    side.unmeasured(format!(
+        "the load on the side of the {} could not be measured ({ATTEMPTS} attempts): {complaint}",
+        side.name()
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,6 +380,45 @@ objective = {{ metric = "latency_p99_us" }}
         let arm = Arm::control(&spec);
         let instance = Instance::prepare(&spec, &arm, Side::Control, dir.path()).unwrap();
         live.service_arguments(spec.workload().http.as_ref().unwrap(), &instance)
+    }
+
+    #[test]
+    fn a_late_load_names_the_control() {
+        let said = "the load on the side of the control could not be measured (3 attempts): 9 ms late";
+        let fault = never_on_time(Side::Control, "9 ms late");
+        assert_eq!(fault, Fault::Harness(said.into()));
+    }
+
+    #[test]
+    fn a_late_load_names_the_candidate() {
+        let said =
+            "the load on the side of the experiment could not be measured (3 attempts): 9 ms late";
+        let fault = never_on_time(Side::Experiment, "9 ms late");
+        assert_eq!(fault, Fault::Unmeasured(said.into()));
+    }
+
+    /// What is said of a load that ended with an error, as the built-in one does without answers.
+    fn without_answers(side: Side) -> Fault {
+        let error = RunError::Status("exit status 1 and printed: no request was answered".into());
+        fault_of("workload", &error, side)
+    }
+
+    #[test]
+    fn a_control_that_does_not_answer_is_named() {
+        let said = "workload: failed on the side of the control: exit status 1 and printed: no request was answered";
+        assert_eq!(
+            without_answers(Side::Control),
+            Fault::Harness(said.into())
+        );
+    }
+
+    #[test]
+    fn a_candidate_that_does_not_answer_is_named() {
+        let said = "workload: failed on the side of the experiment: exit status 1 and printed: no request was answered";
+        assert_eq!(
+            without_answers(Side::Experiment),
+            Fault::Unmeasured(said.into())
+        );
     }
 
     #[test]
