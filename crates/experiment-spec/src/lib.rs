@@ -138,8 +138,8 @@ pub struct Spec {
     /// The parameters: what may be changed.
     pub parameters: Vec<ParameterSpec>,
     /// Conditions on several parameters: an order (`"min_pool <= max_pool"`) or a linear constraint
-    /// (`"2*threads + cache_mb <= 4096"`). The search proposes only configurations that hold all of
-    /// them.
+    /// (`"2*threads + cache_mb <= 4096"`). The search proposes only configurations that satisfy all
+    /// conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
     /// Configurations to try first. A parameter that you leave out has its default.
