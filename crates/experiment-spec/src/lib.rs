@@ -132,7 +132,7 @@ pub struct Spec {
     #[serde(default)]
     pub seed: u64,
     /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
-    /// drift (`serve` only).
+    /// drift of the workload or of the gain (`serve` only).
     #[serde(default, skip_serializing_if = "ExperimentMode::is_once")]
     pub mode: ExperimentMode,
     /// The parameters: what may be changed.
