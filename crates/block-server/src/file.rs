@@ -162,7 +162,7 @@ pub(crate) struct RawTenant {
 
 pub(crate) type Namespace = Whole<1, { NAMESPACES as u64 }>;
 
-/// A latency objective: the server reserves what the tenant needs to keep it.
+/// A latency objective. The server reserves the tokens that the tenant needs for this objective.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Objective")]
 #[serde(deny_unknown_fields)]

@@ -20,7 +20,7 @@ use crate::store::{Elsewhere, ExperimentRow, NewExperiment, Once, State};
 pub struct LastVerification {
     /// Number of the verification, from 1.
     pub number: i64,
-    /// The names of the arms, in the order in which the runs count them.
+    /// The names of the arms. The field `arm` of a run is the place of its arm in this list.
     pub arms: Vec<String>,
     /// The runs.
     pub runs: Vec<VerificationRun>,

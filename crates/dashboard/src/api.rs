@@ -260,7 +260,7 @@ pub(crate) struct Verification {
     /// The runs of the present verification.
     #[schemars(with = "Vec<VerificationRun>")]
     runs: Value,
-    /// The verification before it, as long as the present one has no runs.
+    /// The previous verification, as long as the present one has no runs.
     #[schemars(with = "Option<LastVerification>")]
     last: Value,
     /// The results of the last verification that came to its end, winner first.

@@ -132,14 +132,14 @@ pub struct Spec {
     #[serde(default)]
     pub seed: u64,
     /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
-    /// drift (`serve` only).
+    /// drift of the workload or of the gain (`serve` only).
     #[serde(default, skip_serializing_if = "ExperimentMode::is_once")]
     pub mode: ExperimentMode,
     /// The parameters: what may be changed.
     pub parameters: Vec<ParameterSpec>,
     /// Conditions on several parameters: an order (`"min_pool <= max_pool"`) or a linear constraint
-    /// (`"2*threads + cache_mb <= 4096"`). The search proposes only configurations that hold all of
-    /// them.
+    /// (`"2*threads + cache_mb <= 4096"`). The search proposes only configurations that satisfy all
+    /// conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
     /// Configurations to try first. A parameter that you leave out has its default.

@@ -57,7 +57,7 @@ pub struct WireMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
     /// The protocol on the port. By default Slackline detects the protocol from the first bytes of
-    /// each connection.
+    /// each connection. `turns` is any other protocol in which client and server take turns.
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
     /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a

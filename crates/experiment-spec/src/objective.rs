@@ -26,14 +26,14 @@ impl Goal {
     }
 }
 
-/// Against what the objective is measured.
+/// How the objective is compared with the control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectiveScale {
     /// The ratio to the control of the same block.
     #[default]
     Ratio,
-    /// The value itself; the control is measured all the same.
+    /// The value itself, not compared. The control is measured nevertheless.
     Absolute,
 }
 

@@ -27,10 +27,11 @@ pub struct VerificationSpec {
     /// Confidence of the intervals, between 0 and 1.
     pub confidence: f64,
     /// The smallest change of interest: 0.01 is 1 %. A verification ends when the measurements
-    /// exclude a larger change. A guard that is worse by less does not count as worse.
-    pub smallest_effect: f64,
-    /// Guards that may become worse. The winner is promoted even if these guards are shown to be
+    /// exclude a larger change. A guard (see `allow_worse`) that is worse by less does not count as
     /// worse.
+    pub smallest_effect: f64,
+    /// Guards that may become worse. A guard is a metric that every verification compares with the
+    /// control. The winner is promoted even if the guards of this list are shown to be worse.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_worse: Vec<Guard>,
     /// If the load has a fixed rate, compare the capacity of the winner with the control's at the

@@ -38,8 +38,8 @@ const GROUPS_MAX: usize = 1000;
 struct File {
     /// The latency-critical service, or a list of them.
     service: OneOrMore,
-    /// The best-effort groups. Without any, the policies `slackline` and `autothrottle` lower the
-    /// service's own CPU quota.
+    /// The best-effort groups. If there is none, the policies `slackline` and `autothrottle` lower
+    /// the service's own CPU quota.
     #[serde(default)]
     best_effort: Vec<BestEffort>,
     /// The policy: how the machine is shared.
@@ -164,7 +164,7 @@ pub struct PolicyConfig {
     /// The rate of `link_device`, in Mbit/s.
     pub link_mbit_per_s: Option<f64>,
     /// Only for `heracles`: the peak bandwidth of the machine's memory, in GB/s. `heracles` uses it
-    /// if resctrl counts the memory traffic. Without it, `heracles` decides by latency alone.
+    /// if resctrl counts the memory traffic. Without this key, `heracles` decides by latency alone.
     pub dram_peak_gb_per_s: Option<f64>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// Restore what was in force before a promotion by `tune --promote` or `apply`. Files and knobs
     /// that somebody else has changed since stay as they are. For an experiment, use `slackline
     /// experiments rollback`. Use this command for an experiment only if the server's database has
-    /// lost it.
+    /// lost the experiment.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,

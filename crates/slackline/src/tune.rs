@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Leave the winner in force if it is shown to be better, holds every constraint and makes no
-    /// guard worse.
+    /// guard worse. The guards are throughput, p99 latency, errors and memory.
     #[arg(long)]
     promote: bool,
     /// Seed of the search. Replaces the specification's.
@@ -40,8 +40,8 @@ pub(crate) struct Arguments {
     /// runs.
     #[arg(long, value_name = "REPORT", conflicts_with = "only")]
     resume: Option<PathBuf>,
-    /// Do not search: only verify this configuration against the control. Parameters that you leave
-    /// out keep the control's values.
+    /// Do not search: only verify this configuration against the control, which is the unchanged
+    /// configuration. Parameters that you leave out keep the control's values.
     #[arg(long, value_name = "'a=1 b=2'")]
     only: Option<String>,
 }

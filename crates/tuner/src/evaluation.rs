@@ -60,11 +60,12 @@ pub enum Outcome {
     Violated,
     /// The service did not survive the configuration.
     Crashed,
-    /// Stopped early: worse than the incumbent.
+    /// Ended early: shown to be worse than the best so far, or its load took several times as long
+    /// as the control's.
     Aborted,
     /// Stopped by its user.
     Killed,
-    /// The harness failed; says nothing about the configuration.
+    /// The measurement failed. This says nothing about the configuration.
     Failed,
 }
 

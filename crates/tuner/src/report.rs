@@ -264,21 +264,21 @@ pub(crate) const SEVERAL: &str = "several";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// The winner's interval excludes no difference on the good side, every constraint is held, and
-    /// no guard is shown worse.
+    /// The winner is shown to be better than the control, every constraint is held, and no guard is
+    /// shown to be worse.
     Improvement,
     /// The same as an improvement, but a guard is shown to be worse, and the specification does not
     /// allow this.
     Paid,
     /// The winner is better, but whether every constraint is held could not be decided.
     Undecided,
-    /// The interval includes no difference, or nothing looked better than the control.
+    /// No difference to the control is shown, or no configuration looked better than the control.
     NoDifference,
     /// The winner is shown to be worse than the control.
     Worse,
     /// The winner is better, but a constraint is broken, or a run crashed.
     ConstraintViolated,
-    /// It ended before anything could be shown.
+    /// The experiment ended before anything could be shown.
     Unfinished,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Guard;
 
-/// What the runs show of a constraint.
+/// What the runs have shown about a constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConstraintVerdict {
@@ -35,7 +35,7 @@ pub struct ConstraintResult {
     pub control_breaks: bool,
 }
 
-/// What the runs show of a guard.
+/// What the runs have shown about a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuardVerdict {

@@ -101,7 +101,7 @@ pub struct WireSpec {
     /// The service's TCP port.
     pub port: u16,
     /// The protocol on the port. By default Slackline detects the protocol from the first bytes of
-    /// each connection.
+    /// each connection. `turns` is any other protocol in which client and server take turns.
     #[serde(default, skip_serializing_if = "Protocol::is_auto")]
     pub protocol: Protocol,
     /// The id of a process in whose network namespace Slackline reads the packets. By default the

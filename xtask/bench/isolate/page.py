@@ -85,12 +85,12 @@ def verdict(part, policies):
         # Of one repeat nothing is known: then the other's interval stands for both.
         widths = [half[own] or half[best], half[best] or half[own]]
         if None in widths or abs(cores[own] - cores[best]) <= math.hypot(*widths):
-            text += f" No difference is shown to {best}, the best of the other policies that kept it ({cores[best]:.2f})."
+            text += f" The best of the other policies that kept the objective is {best}, with {cores[best]:.2f} cores: no difference shown."
         else:
             word = "more" if cores[own] > cores[best] else "**less**"
-            text += f" That is {word} batch work than with {best}, the best of the other policies that kept it ({cores[best]:.2f})."
+            text += f" This is {word} batch work than with {best}, the best of the other policies that kept the objective ({cores[best]:.2f})."
     elif any(name not in ("alone", own) for name in share):
-        text += " No other policy kept it."
+        text += " No other policy kept the objective."
     return ["", text]
 
 
@@ -169,11 +169,11 @@ def simulated(part):
         "",
         "Heracles' paper reports a utilisation above 90 %, with every window within the objective. On this model Heracles stays below 90 % at",
         "low load, for this reason: one core more for the batch work lowers the slack from above 0.10 to below 0.05. With a slack below 0.05, the",
-        "paper's rule leaves only two cores to the batch work. So the number of its cores rises and falls again and again.",
+        "paper's rule leaves only two cores to the batch work. So the batch work's number of cores rises and falls again and again.",
         "",
         "The next table has the best result that any search over settings could find (CLITE is such a search). For this, every setting of",
-        "cores or quota, cache ways, frequency and network bandwidth was tried on the model, without noise. A cell has the highest *used*",
-        "share within the objective: first with `cpu.idle` and a quota alone, then with every setting.",
+        "cores or quota, cache ways, frequency and network bandwidth was tried on the model, without noise. A cell has two shares: the",
+        "highest *used* share within the objective with `cpu.idle` and a quota alone, and the highest one with every setting.",
         "", "| antagonist | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|",
         *[
             f"| {row['antagonist']} | " + " | ".join(f"{100 * quota:.0f} %, {100 * most:.0f} %" for quota, most in row["most"].values()) + " |"

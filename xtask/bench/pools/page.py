@@ -121,24 +121,26 @@ def write(found, out):
         "# Pools of workers: what `throttle advise` recommends, under load",
         "",
         f"`cargo xtask bench pools`, {found['machine']}. Each service has {found['workers']} workers in a control group of "
-        f"{found['cores']} core. A request takes about 2 ms of CPU time, and one in ten takes ten times that. The load is an open loop of "
-        f"{100 * found['share']:.0f} % of the rate of a closed loop. `advise` watched each service for {found['record_s']} s under this "
+        f"{found['cores']} core. Nine of ten requests take about 2 ms of CPU time, and one in ten takes ten times as much. The load is an "
+        f"open loop. Its rate is {100 * found['share']:.0f} % of the rate of a closed loop. `advise` watched each service for {found['record_s']} s under this "
         f"load, and once in saturation (the closed loop). Then each setting was measured {repeats} times for {found['seconds']} s, in random order.",
         "",
         "The percentages are changes of the 99th percentile of the client's latency against today's setting, with 95 % intervals over pairs of "
         "runs. Less is better. There are four alternatives: one worker for each core of the quota, a burst as large as the quota, two workers "
-        "for each core plus one, and one worker for each CPU. The first two that `advise` did not recommend were measured.",
+        "for each core plus one, and one worker for each CPU. The first two that `advise` did not recommend were measured. A dash means that "
+        "the setting was not measured, or in fewer than two pairs of runs.",
         "",
         summary(found),
         "",
-        f"In {disturbed} of {len(runs)} runs the load generator was too slow, or another process took its CPU. {failed} runs had errors.",
+        f"In {disturbed} of {len(runs)} runs the load generator was too slow, or another process took its CPU. Number of runs with errors: {failed}.",
         "",
         "| service | the pool as `advise` counts it, and its setting | requests/s | recommended | today, ms | with the recommendation | alternative 1 "
         "| alternative 2 | recommended in saturation |",
         "|---|---|---|---|---|---|---|---|---|",
         *rows(found),
         "",
-        "The next table compares the setting of `advise` with each alternative. If `advise` recommended nothing, today's setting counts.",
+        "The next table compares the setting of `advise` with each alternative: the change is that of the setting of `advise` against the "
+        "alternative. If `advise` recommended nothing, today's setting counts.",
         "",
         "| service | `advise` | alternative | change of the 99th percentile | `advise` is |",
         "|---|---|---|---|---|",

@@ -157,7 +157,7 @@ def main():
     if waiting:
         text.append(f"- Not yet run on {enough} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), seeds in errors.items():
-        text.append(f"- {tool} failed on {problem} with {len(seeds)} seeds. The table has its other runs.")
+        text.append(f"- {tool} failed on {problem} with {len(seeds)} seed{'s' * (len(seeds) > 1)}. The table has its other runs.")
     for (problem, tool), after in too_slow.items():
         seeds = len(runs.get((problem, tool), {}))
         text.append(f"- {tool} " + (f"has only {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}, because a run takes too long: {after}.")

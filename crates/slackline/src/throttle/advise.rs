@@ -26,8 +26,8 @@ pub(crate) struct Arguments {
     /// How long to record, in seconds. Record under the load that matters.
     #[arg(long, default_value_t = 30.0, value_name = "S")]
     duration_s: f64,
-    /// Name of the threads whose jobs are timed. By default, of the pools with several threads, the
-    /// one that does the most jobs.
+    /// Name of the threads whose jobs are timed. By default the pool that does the most jobs, among
+    /// the pools with several threads.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
     /// Objective for the 99th percentile of a job's time, in milliseconds. With this option, advise

@@ -61,11 +61,11 @@ pub struct ContinuousState {
     pub left: Vec<String>,
     /// Evaluations so far.
     pub evaluated: usize,
-    /// For each drift test, the number of the last round that it does not count.
+    /// For each drift test, the number of the last round before the test began.
     pub since: BTreeMap<String, usize>,
     /// The drifts so far, oldest first.
     pub drifts: Vec<Drift>,
-    /// The times of the promotions of the last day that had one, in UTC.
+    /// The times of the promotions on the last day with a promotion, in UTC.
     #[schemars(with = "Vec<String>")]
     pub changes: Vec<Timestamp>,
     /// The last answer to the alert query.

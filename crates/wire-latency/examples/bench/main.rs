@@ -142,9 +142,9 @@ fn machine() -> String {
 
 fn truth_table() -> String {
     let mut text = format!(
-        "\n`cargo xtask bench wire-latency truth`, on {}. A service answers after a log-normal service time. The service itself measures each latency twice, until it \
-         writes the answer: from the reading of the request, and from the request's arrival at its socket \
-         (SO_TIMESTAMPNS). The difference is the time for which the request waited unread. The latency off the wire \
+        "\n`cargo xtask bench wire-latency truth`, on {}. A service answers after a log-normal service time. The service itself measures each latency twice. Both \
+         latencies end when the service writes the answer. One begins when the service reads the request, and the other when the request arrives at the \
+         socket (SO_TIMESTAMPNS). The difference is the time for which the request waited unread. The latency off the wire \
          includes this time. Requests come at random moments over 128 connections (HTTP/1, loopback). The service has \
          a CPU of its own and the highest priority there. The client and the reader of packets share the other CPU. \
          There are {REPEATS} runs of {SECONDS} s each. The goal at the default budget of 0.01 core: each percentile \
@@ -251,9 +251,9 @@ fn cost_table() -> String {
         (squares / (of.len() - 1) as f64).sqrt()
     };
     let text = format!(
-        "\n`cargo xtask bench wire-latency cost`, on {}. CPU time of the whole machine, kernel included, for a request of wrk \
-         (8 connections, closed loop) to nginx, in turns (A B B A), {} blocks of 3 s each: {:.1} µs (standard deviation {:.1}) \
-         with reading, {:.1} µs ({:.1}) without.\n",
+        "\n`cargo xtask bench wire-latency cost`, on {}. wrk sent requests to nginx over 8 connections in a closed loop, with and \
+         without the reading of packets, in turns (A B B A), {} blocks of 3 s each. CPU time of the whole machine for a request, \
+         kernel included: {:.1} µs (standard deviation {:.1}) with reading, {:.1} µs ({:.1}) without.\n",
         machine(),
         with.len(),
         mean(&with),

@@ -18,10 +18,10 @@ pub(crate) struct Arguments {
     /// If a login is needed, write `USER:PASSWORD@` before the host.
     #[arg(long, value_name = "URL")]
     prometheus: String,
-    /// How much time before --at to judge, in seconds.
+    /// Length of the time to judge, in seconds. The time ends at --at.
     #[arg(long, default_value_t = 1800, value_name = "S")]
     window_s: u32,
-    /// End of the time to judge: seconds since 1970, or RFC 3339. By default now.
+    /// When the time to judge ends: seconds since 1970, or RFC 3339. By default now.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Use only series with these labels, such as 'cluster="a",env=~"prod.*"'.
