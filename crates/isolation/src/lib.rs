@@ -51,6 +51,7 @@ mod reclaim;
 mod simulation;
 mod slackline;
 mod tail;
+mod tower;
 
 pub use ceiling::{Ceiling, ceiling};
 pub use controller::IsolationController;
