@@ -80,7 +80,11 @@ impl Tower {
         self.windows += 1;
         self.rung = match verdict {
             TailVerdict::Violated => {
-                self.harm.record("", step, number(self.rung as u64), now_s);
+                // With the first target nothing is throttled: the service alone is too much.
+                if self.rung > 0 {
+                    let level = number(self.rung as u64);
+                    self.harm.record("", step, level, now_s);
+                }
                 let lower = self.rung.saturating_sub(1);
                 self.best(step).map_or(lower, |best| best.min(lower))
             }
@@ -291,6 +295,34 @@ mod tests {
         assert!(broken(&rungs) > 0);
         assert!(broken(&rungs[500..]) <= 10, "{:?}", &rungs[500..]);
         assert!(share_at(&rungs[500..], 3) >= 0.85);
+    }
+
+    #[test]
+    fn an_overload_of_the_service_alone_is_not_remembered() {
+        let mut tower = Tower::default();
+        let mut now_s = 0.0;
+        let tail = Tail {
+            quantile: 0.99,
+            latency_ms: 50.0,
+            requests: 10_000,
+            above: Some(5000),
+        };
+        for _ in 0..20 {
+            now_s += 60.0;
+            let window = Window {
+                load_step: 0,
+                tail: &tail,
+                objective_ms: OBJECTIVE_MS,
+                cores: 1.0,
+            };
+            tower.step(window, now_s);
+        }
+        let service = Service {
+            most: 8,
+            cheapest: 4,
+        };
+        let rungs = run(&mut tower, service, 0, &mut now_s, 60);
+        assert!(share_at(&rungs[30..], 4) >= 0.8, "{rungs:?}");
     }
 
     #[test]
