@@ -120,9 +120,7 @@ pub(crate) fn of_setting(
         Ok((Box::new(io_max(group, &disk, direction)), Some(wanted)))
     };
     let found: ActuatorOfSetting = match setting {
-        ActuatorSetting::CpuIdle(on) => {
-            (Box::new(CpuIdle { group: own() }), Some(Wanted::On(on)))
-        }
+        ActuatorSetting::CpuIdle(on) => (Box::new(CpuIdle { group: own() }), Some(Wanted::On(on))),
         ActuatorSetting::Weight(weight) => (
             Box::new(CpuWeight { group: own() }),
             Some(Wanted::Weight(weight)),

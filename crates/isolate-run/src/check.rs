@@ -277,12 +277,15 @@ mod tests {
         assert!(has("group batch", "io.max rbps"));
         assert!(!has("service web", "uclamp.min"));
         assert!(!has("machine", "io.cost"));
-        let policy = "name = \"static\"\nio_device = \"sdz\"\nstatic = { io_max_write_mb_per_s = 1 }\n";
+        let policy =
+            "name = \"static\"\nio_device = \"sdz\"\nstatic = { io_max_write_mb_per_s = 1 }\n";
         let (_dir, found) = v2(policy);
         assert_eq!(
             found.problems,
-            ["i.toml:10: policy.static.io_max_write_mb_per_s: group batch: there is no disk sdz in /sys/block: \
-             lsblk -d shows the names"]
+            [
+                "i.toml:10: policy.static.io_max_write_mb_per_s: group batch: there is no disk sdz in /sys/block: \
+             lsblk -d shows the names"
+            ]
         );
     }
 

@@ -182,8 +182,7 @@ impl Steer {
             }
             setting => {
                 let disk = self.devices.disk.as_deref();
-                let found =
-                    of_setting(&roots, disk, &group, setting).map_err(Trouble::Lacking)?;
+                let found = of_setting(&roots, disk, &group, setting).map_err(Trouble::Lacking)?;
                 if let Some((actuator, Some(wanted))) = found {
                     self.put(journal, actuator.as_ref(), &wanted)?;
                 }

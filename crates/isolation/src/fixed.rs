@@ -192,9 +192,8 @@ impl IsolationController for Fixed {
             self.outbox.put(Subject::Machine, setting, Reason::Start);
         }
         let running = seen.running_groups().count() as u64;
-        let is_last = |setting: &ActuatorSetting| {
-            matches!(setting, ActuatorSetting::EnergyPreference(_))
-        };
+        let is_last =
+            |setting: &ActuatorSetting| matches!(setting, ActuatorSetting::EnergyPreference(_));
         let (last, first): (Vec<_>, Vec<_>) = self
             .settings
             .of_group(running)

@@ -216,7 +216,11 @@ mod tests {
             let is_kept = rung <= self.most;
             let tail = Tail {
                 quantile: 0.99,
-                latency_ms: if is_kept { 6.0 } else { 14.0 + number(rung as u64) },
+                latency_ms: if is_kept {
+                    6.0
+                } else {
+                    14.0 + number(rung as u64)
+                },
                 requests: 10_000,
                 above: Some(if is_kept { 0 } else { 1000 }),
             };
@@ -341,7 +345,10 @@ mod tests {
             cores: 1.0,
         };
         for second in 0..100 {
-            tower.step(window(second % 7), f64::from(i32::try_from(second).unwrap()));
+            tower.step(
+                window(second % 7),
+                f64::from(i32::try_from(second).unwrap()),
+            );
         }
         assert_eq!((tower.rung, tower.table.len()), (0, 0));
         let many = Tail {

@@ -334,7 +334,10 @@ fn on_v2_the_burst_follows_the_quota_too() {
     let read = || {
         ["cpu.max", "cpu.max.burst"].map(|file| text_of(&roots.sys("fs/cgroup/batch").join(file)))
     };
-    for (cores, wanted) in [(0.2, ["20000 100000", "20000"]), (0.6, ["60000 100000", "40000"])] {
+    for (cores, wanted) in [
+        (0.2, ["20000 100000", "20000"]),
+        (0.6, ["60000 100000", "40000"]),
+    ] {
         let wanted_quota = Wanted::Quota(quota.of_cores(&roots, Some(cores)).unwrap());
         quota.apply(&mut journal, &roots, &wanted_quota).unwrap();
         assert_eq!(read(), wanted, "{cores}");

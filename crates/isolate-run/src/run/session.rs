@@ -18,7 +18,7 @@ use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
-use crate::steer::{Devices, DecisionOutcome, Steer};
+use crate::steer::{DecisionOutcome, Devices, Steer};
 use crate::subject::{Host, Place, is_same_or_above, place_again};
 use crate::watchdog::Watchdog;
 

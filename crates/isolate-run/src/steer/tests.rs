@@ -32,11 +32,7 @@ fn place(group: &str) -> Place {
     }
 }
 
-fn carry(
-    steer: &mut Steer,
-    journal: &mut Journal,
-    setting: ActuatorSetting,
-) -> DecisionOutcome {
+fn carry(steer: &mut Steer, journal: &mut Journal, setting: ActuatorSetting) -> DecisionOutcome {
     let decision = Decision::group("batch", setting, Reason::Slack);
     steer.carry_out(journal, &decision, Some(&place("batch")), &[])
 }
@@ -44,9 +40,8 @@ fn carry(
 #[test]
 fn without_a_freezer_off_is_the_least_quota_and_on_the_last_one() {
     let (dir, mut steer, mut journal) = host(CPU);
-    let quota = || {
-        fs::read_to_string(dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us")).unwrap()
-    };
+    let quota =
+        || fs::read_to_string(dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us")).unwrap();
     let all = [
         (ActuatorSetting::QuotaCores(Some(0.5)), "50000"),
         (ActuatorSetting::Off(true), "1000"),
