@@ -142,7 +142,8 @@ fn knob(group: &str, file: &str) -> Knob {
     }
 }
 
-fn burst_file(version: CgroupVersion) -> &'static str {
+/// The file of a group's burst.
+pub(crate) fn burst_file(version: CgroupVersion) -> &'static str {
     match version {
         CgroupVersion::V1 => "cpu.cfs_burst_us",
         CgroupVersion::V2 => "cpu.max.burst",

@@ -41,8 +41,8 @@ mod journal;
 
 pub use actuator::{
     Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, EnergyPreference, Freezer,
-    Frequency, IoCost, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl, Uclamp, Wanted,
-    cpu_list,
+    Frequency, IoCost, IoDirection, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl,
+    Uclamp, UclampBound, Wanted, cpu_list,
 };
 pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, Hierarchies};

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use host::{
-    Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Freezer, IoMax, IoWeight, MemoryHigh,
-    MemoryLow, PowerCap, Resctrl, Roots, Uclamp,
-};
+use host::{Actuator, CpuQuotaLimit, Roots};
+use isolation::ActuatorSetting;
 use serde::Serialize;
 
-use crate::config::{BestEffort, IsolationConfig};
+use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
+use crate::config::{BestEffort, IsolationConfig, Service};
 use crate::error::IsolateError;
+use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::latency::surroundings;
-use crate::subject::{group_of_work, is_same_or_above, own_group, place_of};
+use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
 
 /// One actuator of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,65 +37,8 @@ pub struct Check {
     pub rows: Vec<CheckRow>,
     /// What would keep `run` from working, in sentences.
     pub problems: Vec<String>,
-}
-
-/// Every actuator of a group.
-pub(crate) fn actuators(group: &str, device: Option<&str>) -> Vec<Box<dyn Actuator>> {
-    let group = || group.to_owned();
-    let mut all: Vec<Box<dyn Actuator>> = vec![
-        Box::new(CpuIdle { group: group() }),
-        Box::new(CpuWeight { group: group() }),
-        Box::new(CpuQuotaLimit { group: group() }),
-        Box::new(Cpuset { group: group() }),
-        Box::new(Uclamp { group: group() }),
-        Box::new(Freezer { group: group() }),
-        Box::new(MemoryHigh { group: group() }),
-        Box::new(MemoryLow { group: group() }),
-        Box::new(IoWeight { group: group() }),
-    ];
-    if let Some(device) = device {
-        all.push(Box::new(IoMax {
-            group: group(),
-            device: device.to_owned(),
-        }));
-    }
-    all
-}
-
-/// The actuators that belong to the machine.
-pub(crate) fn machine_actuators(roots: &Roots) -> Vec<Box<dyn Actuator>> {
-    let cpus = host::online_cpus(roots).unwrap_or_default();
-    let zone = PowerCap::zones(roots)
-        .first()
-        .cloned()
-        .unwrap_or_else(|| "intel-rapl:0".to_owned());
-    vec![
-        Box::new(Resctrl {
-            name: String::new(),
-        }),
-        Box::new(host::Frequency { cpus: cpus.clone() }),
-        Box::new(host::EnergyPreference { cpus }),
-        Box::new(PowerCap { zone }),
-    ]
-}
-
-/// The first disk's number, `254:0`.
-pub(crate) fn first_disk(roots: &Roots) -> Option<String> {
-    let mut entries: Vec<_> = std::fs::read_dir(roots.sys("block"))
-        .ok()?
-        .flatten()
-        .collect();
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    let is_disk = |name: &str| {
-        !["loop", "ram", "zram"]
-            .iter()
-            .any(|other| name.starts_with(other))
-    };
-    entries
-        .iter()
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_disk))
-        .find_map(|entry| std::fs::read_to_string(entry.path().join("dev")).ok())
-        .map(|text| text.trim().to_owned())
+    /// What will have no effect, in sentences.
+    pub notes: Vec<String>,
 }
 
 fn row(subject: &str, actuator: &dyn Actuator, roots: &Roots) -> CheckRow {
@@ -125,11 +68,71 @@ fn quota_row(service: &str, group: Option<&str>, roots: &Roots) -> CheckRow {
     }
 }
 
+/// What `static` sets of a service beside its quota.
+fn fixed_rows(
+    config: &IsolationConfig,
+    service: &Service,
+    place: &Place,
+    roots: &Roots,
+) -> Vec<CheckRow> {
+    let Some(group) = &place.group else {
+        return Vec::new();
+    };
+    let subject = format!("service {}", service.name);
+    let disk = config.policy.io_device.as_deref();
+    let settings = config.policy.fixed.of_service().into_iter();
+    settings
+        .filter(|(_, setting)| !matches!(setting, ActuatorSetting::QuotaCores(_)))
+        .filter_map(|(_, setting)| of_setting(roots, disk, group, setting).ok().flatten())
+        .map(|(actuator, _)| row(&subject, actuator.as_ref(), roots))
+        .collect()
+}
+
 fn described(work: &BestEffort) -> String {
     match &work.command {
         Some(words) => format!("the command {}", words.join(" ")),
         None => "processes that run already".to_owned(),
     }
+}
+
+/// The services that are there, with their names.
+fn check_services(
+    config: &IsolationConfig,
+    roots: &Roots,
+    check: &mut Check,
+) -> Vec<(String, Place)> {
+    let mut services = Vec::new();
+    for (service, objective, source) in &config.services {
+        let place = match place_of(roots, service) {
+            Ok(place) => place,
+            Err(error) => {
+                check.problems.push(error.to_string());
+                continue;
+            }
+        };
+        let group = place.group.as_deref().unwrap_or("the root group");
+        let pid = place.pid.or_else(|| place.pids(roots).first().copied());
+        let surroundings = surroundings(pid, objective, config.services.len());
+        let source = match wire_latency::open(source, &surroundings) {
+            Ok(source) => source.describe(),
+            Err(error) => {
+                let problem = format!("service {}: {error}", service.name);
+                check.problems.push(problem);
+                "a source that cannot be opened".to_owned()
+            }
+        };
+        check.sentences.push(format!(
+            "Service {} ({group}): p{} of the requests below {} ms over {} s, read from {source}.",
+            service.name, objective.percentile, objective.latency_ms, objective.window_s
+        ));
+        let group = place.group.as_deref();
+        check.rows.push(quota_row(&service.name, group, roots));
+        check
+            .rows
+            .extend(fixed_rows(config, service, &place, roots));
+        services.push((service.name.clone(), place));
+    }
+    services
 }
 
 /// Checks a configuration against itself and this host.
@@ -140,38 +143,10 @@ fn described(work: &BestEffort) -> String {
 pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
     let config = IsolationConfig::read(path)?;
     let mut check = Check::default();
-    let mut services = Vec::new();
-    for (service, objective, source) in &config.services {
-        match place_of(roots, service) {
-            Ok(place) => {
-                let group = place
-                    .group
-                    .clone()
-                    .unwrap_or_else(|| "the root group".to_owned());
-                let pid = place.pid.or_else(|| place.pids(roots).first().copied());
-                let surroundings = surroundings(pid, objective, config.services.len());
-                let source = match wire_latency::open(source, &surroundings) {
-                    Ok(source) => source.describe(),
-                    Err(error) => {
-                        check
-                            .problems
-                            .push(format!("service {}: {error}", service.name));
-                        "a source that cannot be opened".to_owned()
-                    }
-                };
-                check.sentences.push(format!(
-                    "Service {} ({group}): p{} of the requests below {} ms over {} s, read from {source}.",
-                    service.name, objective.percentile, objective.latency_ms, objective.window_s
-                ));
-                check
-                    .rows
-                    .push(quota_row(&service.name, place.group.as_deref(), roots));
-                services.push((service.name.clone(), place));
-            }
-            Err(error) => check.problems.push(error.to_string()),
-        }
-    }
-    let device = first_disk(roots);
+    let services = check_services(&config, roots, &mut check);
+    let named = config.policy.io_device.as_deref();
+    let disk = disk_number(roots, named).ok().or_else(|| first_disk(roots));
+    let mut groups = Vec::new();
     for work in &config.best_effort {
         let group = match group_of_work(roots, work) {
             Ok(group) => group,
@@ -203,8 +178,9 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
                 ));
             }
         }
+        groups.push(Placed::work(&work.name, &group));
         let subject = format!("group {}", work.name);
-        let mut rows = actuators(&group, device.as_deref());
+        let mut rows = of_group(&group, disk.as_deref());
         if let Some(device) = config.policy.link_device.clone() {
             let group = group.clone();
             rows.push(Box::new(host::Egress { group, device }));
@@ -214,7 +190,7 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
                 .map(|actuator| row(&subject, actuator.as_ref(), roots)),
         );
     }
-    let machine = machine_actuators(roots);
+    let machine = of_machine(roots, disk.as_deref());
     check.rows.extend(
         machine
             .iter()
@@ -228,12 +204,111 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
     check
         .sentences
         .push(format!("Policy: {}{observe}.", config.policy.name.name()));
+    let services: Vec<Placed> = services
+        .iter()
+        .map(|(name, place)| Placed::service(name, place.group.as_deref()))
+        .collect();
+    check
+        .problems
+        .extend(lacking(path, &config, &services, &groups, roots)?);
+    check.notes = idle_without_effect(&config, &services, &groups);
     Ok(check)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A host of v2 with a nested service and nested batch work.
+    fn v2(policy: &str) -> (tempfile::TempDir, Check) {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let cgroup = |file: &str, text: &str| write(&format!("sys/fs/cgroup/{file}"), text);
+        cgroup("cgroup.controllers", "cpu io memory\n");
+        for group in ["pods/web", "jobs/batch"] {
+            cgroup(&format!("{group}/cpu.max"), "max 100000\n");
+            cgroup(&format!("{group}/cpu.idle"), "0\n");
+            cgroup(&format!("{group}/cpu.weight"), "100\n");
+            cgroup(&format!("{group}/memory.low"), "0\n");
+            cgroup(&format!("{group}/memory.high"), "max\n");
+            cgroup(&format!("{group}/io.max"), "\n");
+            cgroup(&format!("{group}/io.bfq.weight"), "default 100\n");
+        }
+        write("sys/block/vda/dev", "254:0\n");
+        write("sys/block/vdb/dev", "254:16\n");
+        let text = "[service]\nname = \"web\"\ncgroup = \"pods/web\"\nobjective = { p99_ms = 5 }\n\
+             latency = { command = [\"true\"] }\n[[best_effort]]\ncgroup = \"jobs/batch\"\n[policy]\n";
+        write("i.toml", &format!("{text}{policy}"));
+        let mut check = check(&dir.path().join("i.toml"), &Roots::at(dir.path())).unwrap();
+        for problem in &mut check.problems {
+            *problem = problem.replace(&format!("{}/", dir.path().display()), "");
+        }
+        (dir, check)
+    }
+
+    #[test]
+    fn what_static_sets_and_this_host_lacks_is_named_by_file_line_and_key() {
+        let policy = "name = \"static\"\nio_device = \"vdb\"\n[policy.static]\n\
+             memory_high_mib = 64\nio_max_read_mb_per_s = 1\nio_weight = 5000\n\
+             uclamp_max_percent = 50\nservice_memory_low_mib = 64\n\
+             service_uclamp_min_percent = 10\nio_cost = true\n";
+        let (_dir, found) = v2(policy);
+        let wanted = [
+            "i.toml:17: policy.static.io_cost: the machine: no io.cost.qos",
+            "i.toml:13: policy.static.io_weight: group batch: io.weight cannot be weight 5000",
+            "i.toml:14: policy.static.uclamp_max_percent: group batch: the kernel has no CONFIG_UCLAMP",
+            "i.toml:16: policy.static.service_uclamp_min_percent: service web: the kernel has no",
+        ];
+        assert_eq!(found.problems.len(), wanted.len(), "{:#?}", found.problems);
+        for (problem, said) in found.problems.iter().zip(wanted) {
+            assert!(problem.starts_with(said), "{problem}\n{said}");
+        }
+        let has = |subject: &str, actuator: &str| {
+            let mut rows = found.rows.iter();
+            let is_it = |row: &&CheckRow| row.subject == subject && row.actuator == actuator;
+            rows.find(is_it).is_some_and(|row| row.available.is_some())
+        };
+        assert!(has("service web", "memory.low"));
+        assert!(has("group batch", "memory.high"));
+        assert!(has("group batch", "io.max rbps"));
+        assert!(!has("service web", "uclamp.min"));
+        assert!(!has("machine", "io.cost"));
+        let policy =
+            "name = \"static\"\nio_device = \"sdz\"\nstatic = { io_max_write_mb_per_s = 1 }\n";
+        let (_dir, found) = v2(policy);
+        assert_eq!(
+            found.problems,
+            [
+                "i.toml:10: policy.static.io_max_write_mb_per_s: group batch: there is no disk sdz in /sys/block: \
+             lsblk -d shows the names"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_cpu_idle_that_does_not_count_against_a_service_is_said() {
+        for (policy, is_said) in [
+            ("name = \"slackline\"\n", true),
+            ("name = \"static\"\nstatic = { cpu_idle = true }\n", true),
+            ("name = \"static\"\nstatic = { weight = 1 }\n", false),
+            ("name = \"parties\"\n", false),
+        ] {
+            let (_dir, found) = v2(policy);
+            assert!(found.problems.is_empty(), "{:?}", found.problems);
+            assert_eq!(found.notes.len(), usize::from(is_said), "{policy}");
+            if is_said {
+                assert_eq!(
+                    found.notes[0],
+                    "cpu.idle of group batch does not put it behind service web: the kernel compares jobs with the \
+                     service, not jobs/batch. If jobs holds best-effort work alone, name jobs instead."
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_service_s_quota_can_be_set_where_it_has_a_group() {

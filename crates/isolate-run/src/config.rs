@@ -20,12 +20,14 @@ use std::path::Path;
 
 use experiment_spec::Source;
 use experiment_spec::SpecError;
-use isolation::{FixedSettings, Policy, PolicySettings};
+use isolation::PolicySettings;
 use schemars::JsonSchema;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use wire_latency::SourceSpec;
+
+use crate::policy_config::PolicyConfig;
 
 /// A percentile's objective is judged over so many seconds by default (Heracles polls every 15 s).
 const WINDOW_S: f64 = 15.0;
@@ -139,48 +141,6 @@ pub struct WorkProgress {
     /// A shell command. The last number that it prints is the number of units of work done since
     /// the start.
     pub command: String,
-}
-
-/// The policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PolicyConfig {
-    /// The name of the policy.
-    pub name: Policy,
-    /// Decide and record the decisions, but change nothing.
-    pub observe: bool,
-    /// The settings that the policy `static` writes.
-    #[serde(rename = "static")]
-    pub fixed: FixedSettings,
-    /// Only for `cpu-suppress`: the CPU use of the machine, in percent, above which best-effort
-    /// work gets less.
-    pub suppress_percent: f64,
-    /// Time between two steps of the controller, in milliseconds. Steps become longer if the
-    /// controller uses more than half a percent of a core.
-    pub step_ms: f64,
-    /// The network device on which best-effort traffic is limited, such as `eth0`. The queue
-    /// discipline of the device must be the kernel's default.
-    pub link_device: Option<String>,
-    /// The rate of `link_device`, in Mbit/s.
-    pub link_mbit_per_s: Option<f64>,
-    /// Only for `heracles`: the peak bandwidth of the machine's memory, in GB/s. `heracles` uses it
-    /// if resctrl counts the memory traffic. Without this key, `heracles` decides by latency alone.
-    pub dram_peak_gb_per_s: Option<f64>,
-}
-
-impl Default for PolicyConfig {
-    fn default() -> Self {
-        Self {
-            name: Policy::Slackline,
-            observe: false,
-            fixed: FixedSettings::default(),
-            suppress_percent: 65.0,
-            step_ms: 250.0,
-            link_device: None,
-            link_mbit_per_s: None,
-            dram_peak_gb_per_s: None,
-        }
-    }
 }
 
 /// An objective, understood.
@@ -298,7 +258,7 @@ impl IsolationConfig {
             }
         }
         let policy = file.policy;
-        check_policy(source, &policy)?;
+        policy.check(source)?;
         Ok(Self {
             services,
             best_effort,
@@ -315,36 +275,6 @@ impl IsolationConfig {
             suppress_share: self.policy.suppress_percent / 100.0,
         }
     }
-}
-
-/// The settings of a policy are in their ranges.
-fn check_policy(source: &Source, policy: &PolicyConfig) -> Result<(), SpecError> {
-    if !(50.0..=10_000.0).contains(&policy.step_ms) {
-        return Err(source.error("policy.step_ms", "must be between 50 and 10000"));
-    }
-    if !(1.0..=100.0).contains(&policy.suppress_percent) {
-        return Err(source.error("policy.suppress_percent", "must be between 1 and 100"));
-    }
-    if policy
-        .dram_peak_gb_per_s
-        .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
-    {
-        return Err(source.error("policy.dram_peak_gb_per_s", "must be above 0"));
-    }
-    if policy.name == Policy::Static && policy.fixed == FixedSettings::default() {
-        let why = "the policy static needs settings: static = { cpu_idle = true }";
-        return Err(source.error("policy.static", why));
-    }
-    for (key, cores) in [
-        ("quota_cores", policy.fixed.quota_cores),
-        ("service_quota_cores", policy.fixed.service_quota_cores),
-    ] {
-        if !cores.is_none_or(|cores| cores >= 0.01) {
-            let why = "the kernel's least quota is 1 ms in 100 ms: 0.01 cores";
-            return Err(source.error(&format!("policy.static.{key}"), why));
-        }
-    }
-    Ok(())
 }
 
 fn one_of(
@@ -432,7 +362,7 @@ mod tests {
             (99.0, 5.0, 15.0)
         );
         assert_eq!(config.best_effort[0].name, "batch.slice");
-        assert_eq!(config.policy.name, Policy::Slackline);
+        assert_eq!(config.policy.name, isolation::Policy::Slackline);
         let two = "[[service]]\nname = \"a\"\npid = 1\nobjective = { \"p99.9_ms\" = 2, window_s = 5 }\n\
             latency = { command = [\"x\"] }\n[[service]]\npid = 2\nobjective = { p95_ms = 1 }\nlatency = { command = [\"x\"] }\n";
         let config = read(two).unwrap();
@@ -492,22 +422,6 @@ mod tests {
             (
                 of("[[best_effort]]\ncommand = []\n"),
                 "i.toml:6: best_effort[0].command: must have a program",
-            ),
-            (
-                of("[policy]\nstep_ms = 1\n"),
-                "i.toml:6: policy.step_ms: must be between",
-            ),
-            (
-                of("[policy]\nname = \"heracles\"\ndram_peak_gb_per_s = 0\n"),
-                "i.toml:7: policy.dram_peak_gb_per_s: must be above 0",
-            ),
-            (
-                of("[policy]\nname = \"static\"\n"),
-                "i.toml:5: policy.static: the policy static needs settings",
-            ),
-            (
-                of("[policy]\nname = \"static\"\nstatic = { quota_cores = 0.001 }\n"),
-                "i.toml:7: policy.static.quota_cores: the kernel's least",
             ),
             (
                 of("[[best_effort]]\ncgroup = \"a\"\n[[best_effort]]\ncgroup = \"b/a\"\n"),

@@ -11,13 +11,16 @@
 
 #![forbid(unsafe_code)]
 
+mod actuators;
 mod best_effort;
 mod check;
 mod config;
 mod counters;
 mod error;
+mod feasibility;
 mod hardware;
 mod latency;
+mod policy_config;
 mod record;
 mod run;
 mod selftest;
@@ -28,8 +31,9 @@ mod threads;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};
-pub use config::{BestEffort, IsolationConfig, LatencyObjective, PolicyConfig, Service, schema};
+pub use config::{BestEffort, IsolationConfig, LatencyObjective, Service, schema};
 pub use error::IsolateError;
+pub use policy_config::PolicyConfig;
 pub use record::{RecordLine, RecordedRun, read as read_record};
 pub use run::{Finish, RunOptions, Watcher, run};
 pub use selftest::{SelftestRow, selftest};

@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Journal, RestoreReport};
-use isolation::guarded;
+use isolation::{Subject, guarded};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::options::{RunOptions, Watcher};
 use self::session::{Session, steering};
-use self::subjects::{Steered, open_services, steered};
+use self::subjects::{Steered, Watched, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
+use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::record::RecordLine;
 use crate::status::{self, IsolationStatus};
-use crate::steer::Steer;
+use crate::steer::{Devices, Steer};
 use crate::watchdog::Watchdog;
 
 /// How often services and groups are looked for again.
@@ -99,6 +100,7 @@ impl Session {
     ) -> Result<(), IsolateError> {
         let mut next_row = Instant::now();
         let mut next = Instant::now();
+        self.warn(path, watcher)?;
         loop {
             if signal.load(Ordering::Relaxed) != 0
                 || options
@@ -190,7 +192,15 @@ impl Session {
         };
         if config.services != self.config.services {
             match open_services(&self.roots, &config) {
-                Ok(services) => self.services = services,
+                Ok(mut services) => {
+                    for service in &mut services {
+                        let mut old = self.services.iter();
+                        let is_it = |old: &&Watched| old.service.name == service.service.name;
+                        let known = old.find(is_it).map(|old| old.settings.clone());
+                        service.settings = known.unwrap_or_default();
+                    }
+                    self.services = services;
+                }
                 Err(error) => {
                     if let Some((_, watchdog)) = begun {
                         watchdog.dismiss();
@@ -210,11 +220,36 @@ impl Session {
         } else if config.best_effort != self.config.best_effort {
             self.exchange_groups(&config)?;
         }
-        self.steer.reload(config.policy.link_device.clone());
+        self.steer.reload(Devices::of(&config.policy));
         self.config = config;
         self.find()?;
         self.check_apart()?;
-        self.note(watcher, "the configuration was read again")
+        self.note(watcher, "the configuration was read again")?;
+        self.warn(path, watcher)
+    }
+
+    /// Says what this host lacks of the configuration, and what has no effect.
+    fn warn(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+        let services = self.services.iter().map(|service| {
+            let place = service.place.as_ref();
+            let group = place.and_then(|place| place.group.as_deref());
+            Placed::service(&service.service.name, group)
+        });
+        let services: Vec<Placed> = services.collect();
+        let groups = self.groups.iter().filter_map(|group| {
+            let group_of = group.work.place.as_ref()?.group.as_deref()?;
+            Some(Placed::work(&group.work.config.name, group_of))
+        });
+        let groups: Vec<Placed> = groups.collect();
+        // A file that has vanished meanwhile has no lines. What is lacking is then said by the
+        // decisions alone.
+        let lacking = lacking(path, &self.config, &services, &groups, &self.roots);
+        let lacking = lacking.unwrap_or_default();
+        let idle = idle_without_effect(&self.config, &services, &groups);
+        for text in lacking.into_iter().chain(idle) {
+            self.note(watcher, &text)?;
+        }
+        Ok(())
     }
 
     fn keep_old(
@@ -240,7 +275,11 @@ impl Session {
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();
         self.groups = config.best_effort.iter().cloned().map(steered).collect();
-        self.steer = Steer::new(self.roots.clone(), config.policy.link_device.clone());
+        self.services
+            .iter_mut()
+            .for_each(|service| service.settings.clear());
+        self.machine_settings.clear();
+        self.steer = Steer::new(self.roots.clone(), Devices::of(&config.policy));
         Ok(())
     }
 
@@ -257,7 +296,7 @@ impl Session {
         }
         for mut gone in old {
             let name = gone.work.config.name.clone();
-            self.steer.forget(&name);
+            self.steer.forget(&Subject::Group(name));
             let group = gone
                 .work
                 .place

@@ -6,7 +6,7 @@ use std::path::Path;
 use host::{Actuator, Journal, Roots};
 use serde::Serialize;
 
-use crate::check::{actuators, first_disk, machine_actuators};
+use crate::actuators::{first_disk, of_group, of_machine};
 use crate::error::IsolateError;
 
 /// One actuator.
@@ -36,7 +36,8 @@ impl SelftestRow {
     }
 }
 
-/// Tries every actuator. `with_machine` also moves those of the whole machine (frequency, power).
+/// Tries every actuator. `with_machine` also moves those of the whole machine (frequency, power, the
+/// first disk's cost model).
 ///
 /// # Errors
 ///
@@ -58,10 +59,11 @@ pub fn selftest(state_dir: &Path, with_machine: bool) -> Result<Vec<SelftestRow>
     let group = format!("slackline-selftest-{}", std::process::id());
     journal.make_cgroup_with(&roots, &group, &controllers)?;
     let mut rows = Vec::new();
-    for actuator in actuators(&group, first_disk(&roots).as_deref()) {
+    let disk = first_disk(&roots);
+    for actuator in of_group(&group, disk.as_deref()) {
         rows.push(try_one(actuator.as_ref(), &mut journal, &roots));
     }
-    for actuator in machine_actuators(&roots) {
+    for actuator in of_machine(&roots, disk.as_deref()) {
         rows.push(match (with_machine, actuator.probe(&roots)) {
             (false, Ok(form)) => SelftestRow {
                 form: Some(form),

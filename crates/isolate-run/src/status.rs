@@ -42,6 +42,9 @@ pub struct ServiceStatus {
     /// Share of the time in which a thread of it stood still for memory or a disk.
     #[serde(default)]
     pub stalled_share: Option<f64>,
+    /// The settings in force by actuator, in words.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// A best-effort group.
@@ -87,6 +90,9 @@ pub struct IsolationStatus {
     pub services: Vec<ServiceStatus>,
     /// The best-effort groups.
     pub groups: Vec<GroupStatus>,
+    /// The settings of the machine in force by actuator, in words.
+    #[serde(default)]
+    pub machine_settings: BTreeMap<String, String>,
     /// Cores of the machine.
     pub cores: f64,
     /// Cores in use, by all.

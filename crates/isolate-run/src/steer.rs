@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::{
-    Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, Freezer, Frequency,
-    HostError, Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
+    Actuator, CpuQuotaLimit, Cpuset, Egress, EnergyPreference, Freezer, Frequency, HostError,
+    Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
 };
 use isolation::{ActuatorSetting, Decision, Subject};
 use serde::{Deserialize, Serialize};
 
+use crate::actuators::of_setting;
+use crate::policy_config::PolicyConfig;
 use crate::subject::Place;
 
 /// What became of a decision.
@@ -30,6 +32,24 @@ pub enum DecisionOutcome {
     Vanished,
 }
 
+/// The devices that the configuration names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Devices {
+    /// The network device whose egress is shared.
+    link: Option<String>,
+    /// The disk of I/O limits, by its name in `/sys/block`.
+    disk: Option<String>,
+}
+
+impl Devices {
+    pub(crate) fn of(policy: &PolicyConfig) -> Self {
+        Self {
+            link: policy.link_device.clone(),
+            disk: policy.io_device.clone(),
+        }
+    }
+}
+
 /// Carries decisions out.
 pub(crate) struct Steer {
     roots: Roots,
@@ -39,15 +59,14 @@ pub(crate) struct Steer {
     /// when they are on.
     squeezed: BTreeMap<String, Option<f64>>,
     quotas: BTreeMap<String, Option<f64>>,
-    /// The network device whose egress is shared.
-    device: Option<String>,
+    devices: Devices,
 }
 
 impl Steer {
-    pub(crate) fn new(roots: Roots, device: Option<String>) -> Self {
+    pub(crate) fn new(roots: Roots, devices: Devices) -> Self {
         Self {
             roots,
-            device,
+            devices,
             yielded: BTreeMap::new(),
             squeezed: BTreeMap::new(),
             quotas: BTreeMap::new(),
@@ -60,17 +79,18 @@ impl Steer {
     }
 
     /// The configuration was read again: what was left to others is tried again.
-    pub(crate) fn reload(&mut self, device: Option<String>) {
+    pub(crate) fn reload(&mut self, devices: Devices) {
         self.yielded.clear();
-        self.device = device;
+        self.devices = devices;
     }
 
     /// A group that vanished is a new one when it comes back.
-    pub(crate) fn forget(&mut self, group: &str) {
-        self.squeezed.remove(group);
-        self.quotas.remove(group);
-        self.yielded
-            .retain(|(subject, _), _| *subject != Subject::Group(group.to_owned()));
+    pub(crate) fn forget(&mut self, gone: &Subject) {
+        if let Subject::Group(name) | Subject::Service(name) = gone {
+            self.squeezed.remove(name);
+            self.quotas.remove(name);
+        }
+        self.yielded.retain(|(subject, _), _| subject != gone);
     }
 
     /// Carries one decision out. `place` is where its subject runs; `services` are the places of
@@ -112,8 +132,12 @@ impl Steer {
         if let ActuatorSetting::Power(share) = decision.setting {
             return self.power(journal, share);
         }
-        let group = place
-            .and_then(|place| place.group.clone())
+        let group = match &decision.subject {
+            // Files of the root group.
+            Subject::Machine => Some(String::new()),
+            _ => place.and_then(|place| place.group.clone()),
+        };
+        let group = group
             .ok_or_else(|| Trouble::Lacking("it has no control group of its own".to_owned()))?;
         let roots = self.roots.clone();
         let name = match &decision.subject {
@@ -122,17 +146,6 @@ impl Steer {
         };
         match decision.setting {
             ActuatorSetting::Off(off) => self.switch(journal, &name, &group, off)?,
-            ActuatorSetting::CpuIdle(on) => {
-                let idle = CpuIdle { group };
-                idle.probe(&roots).map_err(Trouble::Lacking)?;
-                // A write that changes nothing is no act.
-                if !idle.verify(&roots, &Wanted::On(on))? {
-                    idle.apply(journal, &roots, &Wanted::On(on))?;
-                }
-            }
-            ActuatorSetting::Weight(weight) => {
-                CpuWeight { group }.apply(journal, &roots, &Wanted::Weight(weight))?
-            }
             ActuatorSetting::QuotaCores(cores) => {
                 self.quotas.insert(name.clone(), cores);
                 if let Some(wanted) = self.squeezed.get_mut(&name) {
@@ -161,9 +174,51 @@ impl Steer {
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
             }
             ActuatorSetting::EgressMbit(rate) => self.egress(journal, group, rate)?,
-            ActuatorSetting::Power(_) => {}
+            ActuatorSetting::EnergyPreference(preference) => {
+                let is_service = matches!(decision.subject, Subject::Service(_));
+                let cpus = self.cpus_of(&group, is_service)?;
+                let wanted = Wanted::Word(preference.word().to_owned());
+                self.put(journal, &EnergyPreference { cpus }, &wanted)?;
+            }
+            setting => {
+                let disk = self.devices.disk.as_deref();
+                let found = of_setting(&roots, disk, &group, setting).map_err(Trouble::Lacking)?;
+                if let Some((actuator, Some(wanted))) = found {
+                    self.put(journal, actuator.as_ref(), &wanted)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Sets an actuator that needs nothing else. A write that changes nothing is no act.
+    fn put(
+        &self,
+        journal: &mut Journal,
+        actuator: &dyn Actuator,
+        wanted: &Wanted,
+    ) -> Result<(), Trouble> {
+        actuator.probe(&self.roots).map_err(Trouble::Lacking)?;
+        if !actuator.verify(&self.roots, wanted)? {
+            actuator.apply(journal, &self.roots, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// The cores that somebody may use. Best-effort work needs some of its own: what is set of a
+    /// core is set for all who use it.
+    fn cpus_of(&self, group: &str, is_service: bool) -> Result<Vec<usize>, Trouble> {
+        let cpuset = Cpuset {
+            group: group.to_owned(),
+        };
+        let all = online_cpus(&self.roots)?;
+        let text = cpuset.read(&self.roots).unwrap_or_default();
+        let own = host::parse_cpu_list(&text).unwrap_or_default();
+        match own.len() {
+            count if count > 0 && count < all.len() => Ok(own),
+            _ if is_service => Ok(all),
+            _ => Err(Trouble::Lacking("it has no cores of its own".to_owned())),
+        }
     }
 
     /// Freezes a group, or leaves it the kernel's least quota where it has no freezer.
@@ -269,7 +324,7 @@ impl Steer {
     }
 
     fn egress(&self, journal: &mut Journal, group: String, mbit: f64) -> Result<(), Trouble> {
-        let device = self.device.clone().ok_or_else(|| {
+        let device = self.devices.link.clone().ok_or_else(|| {
             Trouble::Lacking("the configuration names no policy.link_device".to_owned())
         })?;
         let egress = Egress { group, device };
@@ -317,127 +372,4 @@ impl From<HostError> for Trouble {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use isolation::Reason;
-
-    use super::*;
-
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Steer, Journal) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let file = dir.path().join(path);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, text).unwrap();
-        }
-        let steer = Steer::new(Roots::at(dir.path()), None);
-        let journal = Journal::open(&dir.path().join("state")).unwrap();
-        (dir, steer, journal)
-    }
-
-    const CPU: &[(&str, &str)] = &[
-        ("sys/fs/cgroup/cpu/batch/cpu.idle", "0\n"),
-        ("sys/fs/cgroup/cpu/batch/cpu.shares", "1024\n"),
-        ("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us", "-1\n"),
-        ("sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "100000\n"),
-    ];
-
-    fn carry(
-        steer: &mut Steer,
-        journal: &mut Journal,
-        setting: ActuatorSetting,
-    ) -> DecisionOutcome {
-        let place = Place {
-            group: Some("batch".to_owned()),
-            pid: None,
-        };
-        let decision = Decision::group("batch", setting, Reason::Slack);
-        steer.carry_out(journal, &decision, Some(&place), &[])
-    }
-
-    #[test]
-    fn without_a_freezer_off_is_the_least_quota_and_on_the_last_one() {
-        let (dir, mut steer, mut journal) = host(CPU);
-        let quota = || {
-            fs::read_to_string(dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us")).unwrap()
-        };
-        let all = [
-            (ActuatorSetting::QuotaCores(Some(0.5)), "50000"),
-            (ActuatorSetting::Off(true), "1000"),
-            (ActuatorSetting::QuotaCores(Some(0.7)), "1000"),
-            (ActuatorSetting::Off(false), "70000"),
-            (ActuatorSetting::QuotaCores(None), "-1"),
-        ];
-        for (setting, wanted) in all {
-            assert_eq!(
-                carry(&mut steer, &mut journal, setting),
-                DecisionOutcome::Applied
-            );
-            assert_eq!(quota().trim(), wanted, "{setting:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_host_lacks_and_who_else_writes_is_said() {
-        let (dir, mut steer, mut journal) = host(CPU);
-        for setting in [
-            ActuatorSetting::LlcWays(2),
-            ActuatorSetting::Cores(1),
-            ActuatorSetting::EgressMbit(1.0),
-            ActuatorSetting::Power(0.5),
-        ] {
-            let outcome = carry(&mut steer, &mut journal, setting);
-            assert!(
-                matches!(
-                    outcome,
-                    DecisionOutcome::Lacking(_) | DecisionOutcome::Refused(_)
-                ),
-                "{setting:?} {outcome:?}"
-            );
-        }
-        carry(
-            &mut steer,
-            &mut journal,
-            ActuatorSetting::QuotaCores(Some(0.5)),
-        );
-        let file = dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us");
-        fs::write(&file, "33000\n").unwrap();
-        let outcome = carry(
-            &mut steer,
-            &mut journal,
-            ActuatorSetting::QuotaCores(Some(0.6)),
-        );
-        assert!(
-            matches!(outcome, DecisionOutcome::Yielded(_)),
-            "{outcome:?}"
-        );
-        // Left to them from now on, whatever they do.
-        fs::write(&file, "50000\n").unwrap();
-        carry(
-            &mut steer,
-            &mut journal,
-            ActuatorSetting::QuotaCores(Some(0.6)),
-        );
-        assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50000");
-        assert_eq!(steer.yielded().count(), 1);
-        steer.reload(None);
-        assert_eq!(
-            carry(
-                &mut steer,
-                &mut journal,
-                ActuatorSetting::QuotaCores(Some(0.6))
-            ),
-            DecisionOutcome::Applied
-        );
-        fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpu/batch")).unwrap();
-        assert_eq!(
-            carry(
-                &mut steer,
-                &mut journal,
-                ActuatorSetting::QuotaCores(Some(0.1))
-            ),
-            DecisionOutcome::Vanished
-        );
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ pub(crate) struct Host<'a> {
 }
 
 impl Host<'_> {
-    fn has_group(self, group: &str) -> bool {
+    pub(crate) fn has_group(self, group: &str) -> bool {
         let top = self.hierarchies.controller("cpu");
         top.is_some_and(|(_, top)| top.join(group.trim_matches('/')).is_dir())
     }

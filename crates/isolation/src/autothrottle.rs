@@ -1,18 +1,15 @@
 //! Autothrottle (Wang et al., NSDI 2024): two levels. A captain for each service holds the
 //! service's throttle ratio at a target by its CPU quota, every second. A tower sets the target by
-//! the latency.
-//!
-//! One departure: the paper's tower is a contextual bandit over the load. Here the tower climbs the
-//! paper's ladder of targets by one rung a window, and remembers for each load which rung did harm.
+//! the load, from what each target cost ([`crate::tower`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::controller::{Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
-use crate::harm::{HarmMemory, load_step_near};
+use crate::harm::load_step_near;
 use crate::numbers::number;
 use crate::observation::{MachineObservation, ServiceSeen};
-use crate::tail::TailVerdict;
+use crate::tower::{Tower, Window};
 
 /// Ten quota periods of 100 ms (the paper's N).
 const CAPTAIN_S: f64 = 1.0;
@@ -24,8 +21,6 @@ const ALPHA: f64 = 3.0;
 /// of it.
 const BETA_MAX: f64 = 0.9;
 const BETA_MIN: f64 = 0.5;
-/// The paper's targets.
-const LADDER: [f64; 9] = [0.0, 0.02, 0.04, 0.06, 0.10, 0.15, 0.20, 0.25, 0.30];
 /// The kernel's least quota at a period of 100 ms is 0.01 cores.
 pub(crate) const LEAST_CORES: f64 = 0.02;
 
@@ -118,11 +113,35 @@ impl Second {
 struct Steered {
     captain: Captain,
     second: Second,
-    rung: usize,
-    harm: HarmMemory,
+    tower: Tower,
+    every_window: Every,
+    /// Sum and number of the quotas of this window.
+    allocated: (f64, u64),
     step: Option<i64>,
-    tower: Every,
     why: Reason,
+}
+
+impl Steered {
+    /// The captain's second: the mean of the quotas is what the window cost.
+    fn allocate(&mut self, used_cores: f64) {
+        self.allocated.0 += self.captain.quota_cores.unwrap_or(used_cores);
+        self.allocated.1 += 1;
+    }
+
+    /// A window of the service has passed.
+    fn learn(&mut self, service: &ServiceSeen, load_step: i64, now_s: f64) {
+        let Some(tail) = &service.window else {
+            return;
+        };
+        let (sum, count) = std::mem::take(&mut self.allocated);
+        let window = Window {
+            load_step,
+            tail,
+            objective_ms: service.objective_ms,
+            cores: sum / number(count.max(1)),
+        };
+        self.tower.step(window, now_s);
+    }
 }
 
 #[derive(Debug)]
@@ -152,10 +171,10 @@ impl IsolationController for Autothrottle {
                 .or_insert_with(|| Steered {
                     captain: Captain::default(),
                     second: Second::default(),
-                    rung: 0,
-                    harm: HarmMemory::default(),
+                    tower: Tower::default(),
+                    every_window: Every::s(service.window_s),
+                    allocated: (0.0, 0),
                     step: None,
-                    tower: Every::s(service.window_s),
                     why: Reason::Start,
                 });
             steered.second.add(service);
@@ -168,29 +187,11 @@ impl IsolationController for Autothrottle {
                 .unwrap_or(used_cores / seen.machine.cores.max(1.0));
             let step = load_step_near(load, steered.step);
             steered.step = Some(step);
-            if steered.tower.is_due(now_s)
-                && let Some(tail) = service.window
-            {
-                let bound = steered.harm.bound("", step, now_s);
-                let next = steered.rung + 1;
-                match tail.verdict(service.objective_ms) {
-                    TailVerdict::Violated => {
-                        steered
-                            .harm
-                            .record("", step, number(steered.rung as u64), now_s);
-                        steered.rung = steered.rung.saturating_sub(1);
-                    }
-                    TailVerdict::Within
-                        if tail.slack(service.objective_ms) > 0.1
-                            && next < LADDER.len()
-                            && bound.is_none_or(|bound| number(next as u64) < bound) =>
-                    {
-                        steered.rung = next;
-                    }
-                    _ => {}
-                }
+            steered.allocate(used_cores);
+            if steered.every_window.is_due(now_s) {
+                steered.learn(service, step, now_s);
             }
-            let target = LADDER[steered.rung];
+            let target = steered.tower.target();
             let cores = seen.machine.cores;
             if let Some(why) = steered.captain.step(used_cores, ratio, cores, target) {
                 steered.why = why;
@@ -211,7 +212,7 @@ impl IsolationController for Autothrottle {
         let of = |(name, steered): (&String, &Steered)| {
             format!(
                 "{name}: throttle target {:.0} %",
-                100.0 * LADDER[steered.rung]
+                100.0 * steered.tower.target()
             )
         };
         self.services.iter().map(of).collect::<Vec<_>>().join("; ")

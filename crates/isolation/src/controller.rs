@@ -51,6 +51,11 @@ impl Outbox {
         }
     }
 
+    /// Somebody is gone: what was said to it is said again when it comes back.
+    pub(crate) fn forget(&mut self, gone: &Subject) {
+        self.sent.retain(|(known, _), _| known != gone);
+    }
+
     /// The same wish for every group that runs. What was said to a group that does not run is
     /// forgotten.
     pub(crate) fn put_groups(
@@ -64,7 +69,7 @@ impl Outbox {
             if group.is_running {
                 self.put(subject, setting, reason);
             } else {
-                self.sent.retain(|(known, _), _| *known != subject);
+                self.forget(&subject);
             }
         }
     }

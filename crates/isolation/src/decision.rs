@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::energy_preference::EnergyPreference;
+use crate::numbers::number;
+
 /// Whom a setting is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,6 +43,24 @@ pub enum ActuatorSetting {
     EgressMbit(f64),
     /// The package's power cap, as a share of the highest.
     Power(f64),
+    /// Memory beyond which the kernel reclaims from the group and slows it down.
+    MemoryHighBytes(u64),
+    /// Memory that is taken from it only if nobody else has any.
+    MemoryLowBytes(u64),
+    /// What it may read from the configured disk.
+    IoReadBytesPerS(u64),
+    /// What it may write to the configured disk.
+    IoWriteBytesPerS(u64),
+    /// Its share of a disk that others want, too: 1 to 10,000, where 100 is usual.
+    IoWeight(u64),
+    /// The cost model of the configured disk, by which I/O weights are shared out.
+    IoCost(bool),
+    /// The highest utilisation that the scheduler assumes of it, as a share of a CPU.
+    UclampMax(f64),
+    /// The lowest utilisation that the scheduler assumes of it, as a share of a CPU.
+    UclampMin(f64),
+    /// How much its cores prefer saving energy.
+    EnergyPreference(EnergyPreference),
 }
 
 impl ActuatorSetting {
@@ -57,7 +78,30 @@ impl ActuatorSetting {
             Self::Frequency(_) => "frequency",
             Self::EgressMbit(_) => "egress",
             Self::Power(_) => "power",
+            Self::MemoryHighBytes(_) => "memory_high",
+            Self::MemoryLowBytes(_) => "memory_low",
+            Self::IoReadBytesPerS(_) => "io_max_read",
+            Self::IoWriteBytesPerS(_) => "io_max_write",
+            Self::IoWeight(_) => "io_weight",
+            Self::IoCost(_) => "io_cost",
+            Self::UclampMax(_) => "uclamp_max",
+            Self::UclampMin(_) => "uclamp_min",
+            Self::EnergyPreference(_) => "epp",
         }
+    }
+
+    /// Whether it says how much CPU time, or which cores, somebody gets: what the policies decide.
+    pub(crate) fn is_of_cpu_time(&self) -> bool {
+        matches!(
+            self,
+            Self::Off(_)
+                | Self::CpuIdle(_)
+                | Self::Weight(_)
+                | Self::QuotaCores(_)
+                | Self::Cores(_)
+                | Self::Frequency(_)
+                | Self::EnergyPreference(_)
+        )
     }
 }
 
@@ -77,6 +121,16 @@ impl fmt::Display for ActuatorSetting {
             Self::Frequency(share) => write!(f, "frequency {:.0} %", 100.0 * share),
             Self::EgressMbit(rate) => write!(f, "egress {rate:.0} Mbit/s"),
             Self::Power(share) => write!(f, "power {:.0} %", 100.0 * share),
+            Self::MemoryHighBytes(bytes) => write!(f, "memory.high {} MiB", bytes >> 20),
+            Self::MemoryLowBytes(bytes) => write!(f, "memory.low {} MiB", bytes >> 20),
+            Self::IoReadBytesPerS(rate) => write!(f, "reads {:.1} MB/s", number(*rate) / 1e6),
+            Self::IoWriteBytesPerS(rate) => write!(f, "writes {:.1} MB/s", number(*rate) / 1e6),
+            Self::IoWeight(weight) => write!(f, "I/O weight {weight}"),
+            Self::IoCost(true) => f.write_str("io.cost on"),
+            Self::IoCost(false) => f.write_str("io.cost off"),
+            Self::UclampMax(share) => write!(f, "uclamp.max {:.0} %", 100.0 * share),
+            Self::UclampMin(share) => write!(f, "uclamp.min {:.0} %", 100.0 * share),
+            Self::EnergyPreference(preference) => write!(f, "EPP {preference}"),
         }
     }
 }

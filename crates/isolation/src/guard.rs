@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::controller::{IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
+use crate::fixed::Fixed;
 use crate::observation::MachineObservation;
 use crate::policy::PolicySettings;
 
@@ -17,6 +18,7 @@ const GAP_S: f64 = 30.0;
 pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
     Box::new(Guard {
         inner: settings.controller(),
+        beside: settings.beside(),
         off: BTreeMap::new(),
         outbox: Outbox::default(),
         holding: None,
@@ -26,6 +28,8 @@ pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
 
 struct Guard {
     inner: Box<dyn IsolationController>,
+    /// Settings that are in force whatever the policy decides.
+    beside: Option<Fixed>,
     /// Groups that the policy itself has switched off or on.
     off: BTreeMap<String, bool>,
     outbox: Outbox,
@@ -52,10 +56,9 @@ impl Guard {
         };
         (!seen.services.iter().all(has_data)).then_some(Reason::NoData)
     }
-}
 
-impl IsolationController for Guard {
-    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+    /// What the policy decides, where the rules let it.
+    fn steered(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         let gap_s = self.last_s.map_or(0.0, |last_s| now_s - last_s);
         if !now_s.is_finite() || gap_s < 0.0 {
             self.last_s = now_s.is_finite().then_some(now_s);
@@ -108,6 +111,16 @@ impl IsolationController for Guard {
                 ));
             }
         }
+        all
+    }
+}
+
+impl IsolationController for Guard {
+    fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+        // First the policy: a lower memory.high takes as long as the kernel reclaims.
+        let mut all = self.steered(seen, now_s);
+        let beside = self.beside.iter_mut();
+        all.extend(beside.flat_map(|fixed| fixed.step(seen, now_s)));
         all
     }
 
@@ -210,6 +223,29 @@ mod tests {
             back.iter().any(|line| line.starts_with("group batch: on")),
             "{back:?}"
         );
+    }
+
+    #[test]
+    fn settings_beside_a_policy_are_in_force_whatever_it_decides() {
+        let mut settings = PolicySettings::named(Policy::Heracles);
+        settings.fixed.memory_high_mib = Some(64);
+        settings.fixed.service_memory_low_mib = Some(128);
+        let mut guard = guarded(&settings);
+        let first = said(&guard.step(&seen(None), 0.0));
+        assert_eq!(
+            first,
+            [
+                "group batch: off (no_data)",
+                "group batch: memory.high 64 MiB (start)",
+                "service web: memory.low 128 MiB (start)"
+            ]
+        );
+        assert_eq!(said(&guard.step(&seen(None), 1.0)), [""; 0]);
+        // `none` does nothing, and `static` has them itself.
+        settings.policy = Policy::None;
+        assert_eq!(said(&guarded(&settings).step(&seen(None), 0.0)), [""; 0]);
+        settings.policy = Policy::Static;
+        assert_eq!(guarded(&settings).step(&seen(None), 0.0).len(), 2);
     }
 
     #[test]

@@ -299,7 +299,8 @@ impl Plant {
                 (_, ActuatorSetting::Frequency(share)) => now.frequency = Some(share),
                 (_, ActuatorSetting::EgressMbit(rate)) => now.egress_mbit = Some(rate),
                 (_, ActuatorSetting::Power(share)) => now.power = Some(share),
-                (_, ActuatorSetting::Weight(_) | ActuatorSetting::MemoryBandwidthPercent(_)) => {}
+                // The model has no weights, memory limits, disks and utilisation clamps.
+                _ => {}
             }
         }
     }

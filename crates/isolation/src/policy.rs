@@ -70,7 +70,7 @@ impl Policy {
 pub struct PolicySettings {
     /// The controller.
     pub policy: Policy,
-    /// What `static` writes.
+    /// What `static` writes. With another policy: what is written beside it.
     pub fixed: FixedSettings,
     /// Share of the machine's CPU that `cpu-suppress` lets be used. Koordinator's default is 0.65.
     pub suppress_share: f64,
@@ -88,6 +88,13 @@ impl PolicySettings {
             fixed: FixedSettings::default(),
             suppress_share: SUPPRESS_SHARE,
         }
+    }
+
+    /// What is written beside the policy, if anything is.
+    pub(crate) fn beside(&self) -> Option<Fixed> {
+        let is_of_policy = matches!(self.policy, Policy::Static | Policy::None);
+        let is_any = self.fixed != FixedSettings::default();
+        (is_any && !is_of_policy).then(|| Fixed::new(self.fixed.clone()))
     }
 
     /// The controller alone, without the guard.

@@ -6,7 +6,8 @@
 //!   gives more.
 //! - The fast loop ([`crate::alarm`]) watches how long the service's threads wait for a CPU, for
 //!   memory or for a disk. A rise halves the budget before the tail can tell. If the tail then
-//!   shows no harm, the budget comes back and the threshold rises, so false alarms die out.
+//!   shows no harm, the budget comes back and the threshold rises, so false alarms die out. After a
+//!   time without harm the threshold falls again.
 //! - What did harm is remembered by load and groups, and not tried again for a time that doubles.
 //!   Below a remembered level the search halves the distance, and stops close to it. So there is no
 //!   limit cycle.
@@ -177,6 +178,7 @@ impl Slackline {
     }
 
     fn violated(&mut self, seen: &MachineObservation, now_s: f64) {
+        self.alarm.harmed();
         let least = self.least(seen);
         let step = self.step.unwrap_or(0);
         let is_of_before = self.cut_s.is_some_and(|cut_s| now_s - cut_s < CLEAR_S);
@@ -255,9 +257,11 @@ impl Slackline {
     }
 
     /// A window without harm shows what is usual.
-    fn learn_usual(&mut self) {
+    fn learn_usual(&mut self, age_s: f64) {
         let worst = self.evidence.iter().map(|evidence| evidence.worst);
-        self.alarm.learn(worst.fold(Signals::default(), highest));
+        let quiet_s = if self.budget > 0.0 { age_s } else { 0.0 };
+        let worst = worst.fold(Signals::default(), highest);
+        self.alarm.learn(worst, quiet_s);
     }
 
     fn decide(&mut self, seen: &MachineObservation, now_s: f64) {
@@ -306,7 +310,7 @@ impl Slackline {
             return;
         }
         if verdict == TailVerdict::Within && is_whole {
-            self.learn_usual();
+            self.learn_usual(age_s);
             if let Some(budget) = self.alarm.taken_from.take() {
                 self.set(budget, Reason::AlarmOver, now_s);
                 self.grown_from = None;

@@ -46,6 +46,33 @@ fn harms(policy: Policy, model: PlantModel, load: f64, seed: u64, hours: f64) ->
     (times, decisions_late)
 }
 
+/// Hours of a steady load under `slackline`, with what is observed changed: the times of its fast
+/// alarms.
+fn alarms(
+    model: PlantModel,
+    load: f64,
+    seed: u64,
+    hours: f64,
+    disturb: impl Fn(f64, &mut MachineObservation),
+) -> Vec<f64> {
+    let mut plant = Plant::new(model, seed);
+    let mut controller = guarded(&PolicySettings::named(Policy::Slackline));
+    let mut times = Vec::new();
+    let (step_s, mut now_s) = (0.5, 0.0);
+    while now_s < 3600.0 * hours {
+        now_s += step_s;
+        let mut seen = plant.pass(step_s, load);
+        disturb(now_s, &mut seen);
+        let decisions = controller.step(&seen, now_s);
+        let is_alarm = |decision: &Decision| decision.reason.name() == "fast_alarm";
+        if decisions.iter().any(is_alarm) {
+            times.push(now_s);
+        }
+        plant.apply(&decisions);
+    }
+    times
+}
+
 fn model(antagonist: &str, delay_s: f64, noise: f64) -> PlantModel {
     PlantModel {
         antagonist: Antagonist::named(antagonist),
@@ -74,6 +101,30 @@ proptest! {
         let late_harms = times.iter().filter(|at| **at > 3600.0).count();
         prop_assert!(late_harms <= 14, "{late_harms} of {} harms in the second half", times.len());
         prop_assert!(late <= 60, "{late} decisions in the second half");
+    }
+
+    /// Thresholds of the fast loop fall again. Threads that wait now and then without any harm
+    /// raise false alarms, and these die out all the same.
+    #[test]
+    fn false_alarms_make_no_limit_cycle(
+        which in 0usize..6,
+        delay_s in 0.0f64..2.0,
+        noise in 0.0f64..0.05,
+        load in 0.2f64..0.85,
+        seed in any::<u64>(),
+        every_s in 30.0f64..300.0,
+        waiting in 0.05f64..0.5,
+    ) {
+        let model = model(Antagonist::NAMES[which], delay_s, noise);
+        let (hours, half_s) = (6.0, 3.0 * 3600.0);
+        let times = alarms(model, load, seed, hours, |now_s, seen| {
+            if now_s % every_s < 1.5 {
+                seen.services[0].waiting_share = Some(waiting);
+            }
+        });
+        prop_assert!(times.len() <= 30, "{} alarms: {times:?}", times.len());
+        let late = times.iter().filter(|at| **at > half_s).count();
+        prop_assert!(late <= 4, "{late} of {} alarms in the second half: {times:?}", times.len());
     }
 
     /// Whatever is observed, no controller asks for the impossible.

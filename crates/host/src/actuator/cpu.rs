@@ -1,5 +1,6 @@
-//! CPU: `cpu.idle`, weight, quota, cpuset, utilisation clamp.
+//! CPU: `cpu.idle`, weight, quota, cpuset.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::cgroup_tree::below;
-use crate::cpu_quota::CpuQuota;
+use crate::cpu_quota::{CpuQuota, burst_file};
 use crate::cpus::parse_cpu_list;
 use crate::error::HostError;
 use crate::journal::Journal;
@@ -18,7 +19,7 @@ use crate::roots::Roots;
 /// The kernel's least quota and period (kernel/sched/core.c, `min_cfs_quota_period`): 1 ms.
 const QUOTA_LEAST_US: u64 = 1000;
 
-fn cpu_version(roots: &Roots) -> Result<CgroupVersion, HostError> {
+pub(super) fn cpu_version(roots: &Roots) -> Result<CgroupVersion, HostError> {
     Ok(Hierarchies::of(roots).require("cpu")?.0)
 }
 
@@ -31,6 +32,11 @@ fn weight_file(version: CgroupVersion) -> &'static str {
 
 /// The group runs only when no other group beside it wants the CPU. v1 has the file too, since
 /// Linux 5.15.
+///
+/// The flag belongs to the group's own entity, which competes with the entities beside it
+/// (kernel/sched/fair.c, `sched_group_set_idle` and `check_preempt_wakeup_fair`). So the group that
+/// is named gets the flag, and with it all groups below. The flags of groups below only say how
+/// these compete with each other: they are left as they are.
 #[derive(Clone, Debug)]
 pub struct CpuIdle {
     /// The group.
@@ -93,7 +99,7 @@ impl Actuator for CpuIdle {
     }
 }
 
-fn form(version: CgroupVersion) -> &'static str {
+pub(super) fn form(version: CgroupVersion) -> &'static str {
     match version {
         CgroupVersion::V1 => "v1",
         CgroupVersion::V2 => "v2",
@@ -176,7 +182,7 @@ pub struct CpuQuotaLimit {
 
 impl CpuQuotaLimit {
     /// A quota of so many cores with the period that is in force; no more than the kernel's least
-    /// where it is less.
+    /// where it is less. The burst follows: it is never above the quota.
     ///
     /// # Errors
     ///
@@ -192,16 +198,41 @@ impl CpuQuotaLimit {
             ((cores * now.period_us as f64).max(0.0).round() as u64).max(QUOTA_LEAST_US)
         };
         let quota_us = cores.map(quota_us);
-        // A burst above the quota would make the kernel refuse it.
-        let fits = |burst_us: &u64| quota_us.is_none_or(|quota_us| *burst_us <= quota_us);
         Ok(CpuQuota {
             quota_us,
-            burst_us: now
-                .burst_us
-                .map(|burst_us| Some(burst_us).filter(fits).unwrap_or(0)),
+            burst_us: None,
             ..now
         })
     }
+
+    fn burst(&self, roots: &Roots) -> Result<Knob, HostError> {
+        Ok(cgroup_knob(&self.group, burst_file(cpu_version(roots)?)))
+    }
+
+    /// The quota, in one write where the kernel allows it: then no moment has no limit.
+    fn quota_writes(
+        &self,
+        roots: &Roots,
+        quota: &CpuQuota,
+        now: &CpuQuota,
+    ) -> Result<Vec<(Knob, String)>, HostError> {
+        if quota.period_us == now.period_us && cpu_version(roots)? == CgroupVersion::V1 {
+            let value = quota
+                .quota_us
+                .map_or("-1".to_owned(), |quota_us| quota_us.to_string());
+            return Ok(vec![(cgroup_knob(&self.group, "cpu.cfs_quota_us"), value)]);
+        }
+        let alone = CpuQuota {
+            burst_us: None,
+            ..*quota
+        };
+        alone.writes(roots, &self.group)
+    }
+}
+
+/// The kernel refuses a burst above the quota (kernel/sched/core.c, `tg_set_cfs_bandwidth`).
+fn fitting(burst_us: u64, quota_us: Option<u64>) -> u64 {
+    quota_us.map_or(burst_us, |quota_us| burst_us.min(quota_us))
 }
 
 impl Actuator for CpuQuotaLimit {
@@ -256,24 +287,39 @@ impl Actuator for CpuQuotaLimit {
             ));
         }
         let now = CpuQuota::read(roots, &self.group)?;
-        let keeps_burst = quota.burst_us == now.burst_us
-            && now.burst_us.unwrap_or(0) <= quota.quota_us.unwrap_or(u64::MAX);
-        if keeps_burst
-            && quota.period_us == now.period_us
-            && cpu_version(roots)? == CgroupVersion::V1
-        {
-            // One write, without a moment that has no limit.
-            let value = quota
-                .quota_us
-                .map_or("-1".to_owned(), |quota_us| quota_us.to_string());
-            return Ok(vec![(cgroup_knob(&self.group, "cpu.cfs_quota_us"), value)]);
+        let burst_now = now.burst_us.unwrap_or(0);
+        let burst_us = quota.burst_us.unwrap_or(burst_now);
+        let burst_us = fitting(burst_us, quota.quota_us);
+        let mut writes = self.quota_writes(roots, quota, &now)?;
+        // In this order the burst is never above the quota.
+        let burst = (self.burst(roots)?, burst_us.to_string());
+        match burst_us.cmp(&burst_now) {
+            Ordering::Less => writes.insert(0, burst),
+            Ordering::Greater => writes.push(burst),
+            Ordering::Equal => {}
         }
-        let burst_us = if keeps_burst {
-            None
-        } else {
-            quota.burst_us.or(now.burst_us.map(|_| 0))
+        Ok(writes)
+    }
+
+    /// A burst that had to become smaller gets back what the new quota allows.
+    fn apply(
+        &self,
+        journal: &mut Journal,
+        roots: &Roots,
+        wanted: &Wanted,
+    ) -> Result<(), HostError> {
+        let first = journal.original(&self.burst(roots)?);
+        let first_us: Option<u64> = first.and_then(|text| text.parse().ok());
+        let wanted = match (wanted, first_us) {
+            (Wanted::Quota(quota), Some(first_us)) if quota.burst_us.is_none() => {
+                Wanted::Quota(CpuQuota {
+                    burst_us: Some(fitting(first_us, quota.quota_us)),
+                    ..*quota
+                })
+            }
+            _ => wanted.clone(),
         };
-        CpuQuota { burst_us, ..*quota }.writes(roots, &self.group)
+        write_all(journal, roots, &self.writes(roots, &wanted)?)
     }
 
     fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {
@@ -453,57 +499,5 @@ impl Actuator for Cpuset {
             cpus.pop_last();
         }
         Ok(Wanted::Cpus(cpus))
-    }
-}
-
-/// The highest utilisation that the scheduler assumes of the group: it keeps the group's cores
-/// slow.
-#[derive(Clone, Debug)]
-pub struct Uclamp {
-    /// The group.
-    pub group: String,
-}
-
-impl Actuator for Uclamp {
-    fn name(&self) -> &'static str {
-        "uclamp"
-    }
-
-    fn probe(&self, roots: &Roots) -> Result<String, String> {
-        let version = cpu_version(roots).map_err(|error| error.to_string())?;
-        let knob = cgroup_knob(&self.group, "cpu.uclamp.max");
-        probed(
-            roots,
-            &knob,
-            form(version),
-            "the kernel has no CONFIG_UCLAMP_TASK_GROUP",
-        )
-    }
-
-    fn read(&self, roots: &Roots) -> Result<String, HostError> {
-        required(roots, &cgroup_knob(&self.group, "cpu.uclamp.max"))
-    }
-
-    fn writes(&self, _roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
-        match wanted {
-            Wanted::Share(share) if (0.0..=1.0).contains(share) => {
-                // cgroup-v2.rst: percent with two decimals, or max.
-                let value = if *share < 1.0 {
-                    format!("{:.2}", 100.0 * share)
-                } else {
-                    "max".to_owned()
-                };
-                Ok(vec![(cgroup_knob(&self.group, "cpu.uclamp.max"), value)])
-            }
-            _ => Err(wrong_kind(self.name(), wanted)),
-        }
-    }
-
-    fn knobs(&self, _roots: &Roots) -> Vec<Knob> {
-        vec![cgroup_knob(&self.group, "cpu.uclamp.max")]
-    }
-
-    fn neighbour(&self, _roots: &Roots) -> Result<Wanted, HostError> {
-        Ok(Wanted::Share(0.99))
     }
 }

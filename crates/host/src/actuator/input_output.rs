@@ -6,13 +6,40 @@ use crate::error::HostError;
 use crate::knob::Knob;
 use crate::roots::Roots;
 
-/// The limit of what a group writes to a device.
-const WRITE_LIMIT: VersionedFile = VersionedFile {
-    v1: "blkio.throttle.write_bps_device",
-    v1_form: "v1",
-    v2: "io.max",
-    missing: "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group is not given it",
-};
+/// Why a group has no limit for a device.
+const NO_THROTTLING: &str =
+    "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group is not given it";
+
+/// Which way data go, as seen by the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoDirection {
+    /// From the device.
+    Read,
+    /// To the device. On v1 what the kernel writes later, from its page cache, is not counted.
+    Write,
+}
+
+impl IoDirection {
+    fn file(self) -> VersionedFile {
+        VersionedFile {
+            v1: match self {
+                Self::Read => "blkio.throttle.read_bps_device",
+                Self::Write => "blkio.throttle.write_bps_device",
+            },
+            v1_form: "v1",
+            v2: "io.max",
+            missing: NO_THROTTLING,
+        }
+    }
+
+    /// The word of `io.max`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "rbps",
+            Self::Write => "wbps",
+        }
+    }
+}
 
 /// v1 calls the controller blkio, v2 io.
 fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
@@ -29,28 +56,35 @@ fn of_device<'a>(text: &'a str, device: &str) -> Option<&'a str> {
         .find_map(|line| line.strip_prefix(device)?.strip_prefix(' '))
 }
 
-/// Bytes a second that the group may write to a device.
+/// Bytes a second that the group may read from a device, or write to it.
 #[derive(Clone, Debug)]
 pub struct IoMax {
     /// The group.
     pub group: String,
-    /// The device as the kernel numbers it, `254:0`.
+    /// The device as the kernel numbers it, `254:0`. The kernel takes whole disks only.
     pub device: String,
+    /// Which way.
+    pub direction: IoDirection,
 }
 
 impl IoMax {
     fn knob(&self, roots: &Roots) -> Result<Knob, HostError> {
-        Ok(WRITE_LIMIT.knob(&self.group, version(roots)?))
+        Ok(self.direction.file().knob(&self.group, version(roots)?))
     }
 }
 
 impl Actuator for IoMax {
     fn name(&self) -> &'static str {
-        "io.max"
+        match self.direction {
+            IoDirection::Read => "io.max rbps",
+            IoDirection::Write => "io.max wbps",
+        }
     }
 
     fn probe(&self, roots: &Roots) -> Result<String, String> {
-        WRITE_LIMIT.probed(roots, &self.group, version(roots))
+        self.direction
+            .file()
+            .probed(roots, &self.group, version(roots))
     }
 
     fn read(&self, roots: &Roots) -> Result<String, HostError> {
@@ -76,7 +110,7 @@ impl Actuator for IoMax {
             CgroupVersion::V1 => format!("{device} {}", rate.unwrap_or(0)),
             CgroupVersion::V2 => {
                 let rate = rate.map_or("max".to_owned(), |rate| rate.to_string());
-                format!("{device} wbps={rate}")
+                format!("{device} {}={rate}", self.direction.word())
             }
         };
         Ok(vec![(self.knob(roots)?, value)])
@@ -84,12 +118,13 @@ impl Actuator for IoMax {
 
     fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {
         let found = self.read(roots)?;
-        let word = |word: &str| found.split_whitespace().any(|found| found == word);
+        let has = |text: &str| found.split_whitespace().any(|word| word == text);
+        let limit = self.direction.word();
         match wanted {
             Wanted::Bytes(Some(rate)) => {
-                Ok(word(&rate.to_string()) || word(&format!("wbps={rate}")))
+                Ok(has(&rate.to_string()) || has(&format!("{limit}={rate}")))
             }
-            Wanted::Bytes(None) => Ok(found == "no limit" || word("wbps=max")),
+            Wanted::Bytes(None) => Ok(found == "no limit" || has(&format!("{limit}=max"))),
             _ => Err(wrong_kind(self.name(), wanted)),
         }
     }
@@ -202,8 +237,8 @@ impl Actuator for IoWeight {
     }
 }
 
-/// The cost model of a device (`io.cost.qos` of the root group), without which `io.weight` does
-/// nothing.
+/// The cost model of a device (`io.cost.qos` of the root group). `io.weight` shares a device only
+/// where this is on; `io.bfq.weight` belongs to the BFQ scheduler instead.
 #[derive(Clone, Debug)]
 pub struct IoCost {
     /// The device as the kernel numbers it, `254:0`.
@@ -230,17 +265,22 @@ impl Actuator for IoCost {
         )
     }
 
+    /// A model that is off decides nothing, whatever else its line says.
     fn read(&self, roots: &Roots) -> Result<String, HostError> {
         let text = required(roots, &Self::knob())?;
-        Ok(of_device(&text, &self.device)
+        let line = of_device(&text, &self.device);
+        Ok(line
+            .filter(|line| line.split(' ').any(|word| word == "enable=1"))
             .unwrap_or("enable=0")
             .to_owned())
     }
 
+    /// The switch alone: parameters that an administrator has written stay
+    /// (block/blk-iocost.c, `ioc_qos_write`). Without any, the kernel finds them itself.
     fn writes(&self, _roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
         match wanted {
             Wanted::On(on) => {
-                let value = format!("{} enable={} ctrl=auto", self.device, u8::from(*on));
+                let value = format!("{} enable={}", self.device, u8::from(*on));
                 Ok(vec![(Self::knob(), value)])
             }
             _ => Err(wrong_kind(self.name(), wanted)),
@@ -248,11 +288,7 @@ impl Actuator for IoCost {
     }
 
     fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {
-        let is_on = self
-            .read(roots)?
-            .split_whitespace()
-            .any(|word| word == "enable=1");
-        Ok(*wanted == Wanted::On(is_on))
+        Ok(*wanted == Wanted::On(self.read(roots)? != "enable=0"))
     }
 
     fn knobs(&self, _roots: &Roots) -> Vec<Knob> {
@@ -260,7 +296,6 @@ impl Actuator for IoCost {
     }
 
     fn neighbour(&self, roots: &Roots) -> Result<Wanted, HostError> {
-        let is_on = self.read(roots)?.contains("enable=1");
-        Ok(Wanted::On(!is_on))
+        Ok(Wanted::On(self.read(roots)? == "enable=0"))
     }
 }

@@ -26,6 +26,7 @@ mod input_output;
 mod memory;
 #[cfg(test)]
 mod tests;
+mod uclamp;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,12 +38,13 @@ use crate::journal::{Journal, RestoreReport};
 use crate::knob::{Knob, is_taken_as};
 use crate::roots::Roots;
 
-pub use cpu::{CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Uclamp};
+pub use cpu::{CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset};
 pub use egress::Egress;
 pub use freezer::Freezer;
 pub use hardware::{EnergyPreference, Frequency, PowerCap, Resctrl};
-pub use input_output::{IoCost, IoMax, IoWeight};
+pub use input_output::{IoCost, IoDirection, IoMax, IoWeight};
 pub use memory::{MemoryHigh, MemoryLow};
+pub use uclamp::{Uclamp, UclampBound};
 
 /// What an actuator is to be set to.
 #[derive(Clone, Debug, PartialEq)]

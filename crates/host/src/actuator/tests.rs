@@ -1,5 +1,8 @@
 //! Actuators on fake trees that refuse and round as the kernel does.
 
+mod devices;
+mod hardware;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -55,7 +58,20 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
                 Ok(None)
             }
         }
+        "cpu.max" | "cpu.max.burst" => {
+            let (quota, burst) = if file == "cpu.max" {
+                (value.to_owned(), text_of(&beside("cpu.max.burst")))
+            } else {
+                (text_of(&beside("cpu.max")), value.to_owned())
+            };
+            let quota = quota.split(' ').next().unwrap_or_default().parse::<i64>();
+            match (quota, burst.parse::<i64>()) {
+                (Ok(quota), Ok(burst)) if burst > quota => refused(libc::EINVAL),
+                _ => Ok(None),
+            }
+        }
         "cpuset.cpus" => kernel_cpuset(path, value),
+        "io.max" | "io.cost.qos" => Ok(Some(kernel_device(path, value))),
         "freezer.state" if value == "FROZEN" => Ok(Some("FREEZING".to_owned())),
         // blk-throttle.c: a line a device; 0 removes it.
         "blkio.throttle.write_bps_device" => {
@@ -89,6 +105,32 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
         }
         _ => Ok(None),
     }
+}
+
+/// A line a device: blk-throttle.c removes one without a limit, blk-iocost.c keeps one that is off.
+fn kernel_device(path: &Path, value: &str) -> String {
+    let (device, rest) = value.split_once(' ').unwrap_or((value, ""));
+    let text = text_of(path);
+    let known = text.lines().find_map(|line| line.strip_prefix(device));
+    let none = match path.ends_with("io.max") {
+        true => "rbps=max wbps=max riops=max wiops=max",
+        false => "enable=0 ctrl=auto rpct=0.00 wpct=0.00",
+    };
+    let words = known.unwrap_or(none).split_whitespace().map(|word| {
+        let name = word.split('=').next().unwrap_or_default();
+        let is_new = |new: &&str| new.split('=').next() == Some(name);
+        rest.split_whitespace().find(is_new).unwrap_or(word)
+    });
+    let words = words.collect::<Vec<_>>().join(" ");
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|line| !line.starts_with(device))
+        .map(str::to_owned)
+        .collect();
+    if words != "rbps=max wbps=max riops=max wiops=max" {
+        lines.push(format!("{device} {words}"));
+    }
+    lines.join("\n")
 }
 
 /// validate_change_legacy: below the parent, above the children.
@@ -231,17 +273,77 @@ fn a_quota_is_one_write_and_neither_below_the_least_nor_below_the_burst() {
             .to_string();
         assert!(error.contains(why), "{error}");
     }
-    // A burst that is in force is taken away before a lower quota.
-    let burst = roots.sys("fs/cgroup/cpu/batch/cpu.cfs_burst_us");
-    quota.apply(&mut journal, &roots, &of(0.5)).unwrap();
-    fs::write(&burst, "40000\n").unwrap();
-    quota.apply(&mut journal, &roots, &of(0.2)).unwrap();
-    assert_eq!(
-        (quota.read(&roots).unwrap(), text_of(&burst)),
-        ("20000 100000".into(), "0".into())
-    );
     assert!(journal.restore(&roots, false).unwrap().is_complete());
     assert_eq!(quota.read(&roots).unwrap(), "max 100000");
+}
+
+/// The kernel of this test refuses a burst above the quota, whichever of the two is written.
+#[test]
+fn a_burst_is_never_above_the_quota_and_comes_back_with_it() {
+    let (_dir, roots, mut journal, _guard) = v1();
+    let quota = CpuQuotaLimit { group: group() };
+    let files = ["cpu.cfs_quota_us", "cpu.cfs_burst_us"]
+        .map(|file| roots.sys("fs/cgroup/cpu/batch").join(file));
+    for (file, text) in files.iter().zip(["50000\n", "40000\n"]) {
+        fs::write(file, text).unwrap();
+    }
+    let read = || files.clone().map(|file| text_of(&file));
+    for (cores, wanted) in [
+        // The burst fits: the quota alone is written.
+        (Some(0.45), ["45000", "40000"]),
+        // Lowered below the burst: first the burst, then the quota.
+        (Some(0.2), ["20000", "20000"]),
+        (Some(0.0), ["1000", "1000"]),
+        // Raised: first the quota, then as much of the burst as there was and as fits.
+        (Some(0.3), ["30000", "30000"]),
+        (Some(0.9), ["90000", "40000"]),
+        (Some(0.1), ["10000", "10000"]),
+        (None, ["-1", "40000"]),
+        (Some(0.1), ["10000", "10000"]),
+    ] {
+        let wanted_quota = Wanted::Quota(quota.of_cores(&roots, cores).unwrap());
+        quota.apply(&mut journal, &roots, &wanted_quota).unwrap();
+        assert_eq!(read(), wanted, "{cores:?}");
+        assert!(quota.verify(&roots, &wanted_quota).unwrap());
+    }
+    // A burst that the caller names is the one that counts.
+    let named = CpuQuota {
+        quota_us: Some(30_000),
+        burst_us: Some(5_000),
+        period_us: 100_000,
+    };
+    quota
+        .apply(&mut journal, &roots, &Wanted::Quota(named))
+        .unwrap();
+    assert_eq!(read(), ["30000", "5000"]);
+    let report = journal.restore(&roots, false).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(read(), ["50000", "40000"]);
+}
+
+#[test]
+fn on_v2_the_burst_follows_the_quota_too() {
+    let (_dir, roots) = fake(&[
+        ("sys/fs/cgroup/cgroup.controllers", "cpu\n"),
+        ("sys/fs/cgroup/batch/cpu.max", "50000 100000\n"),
+        ("sys/fs/cgroup/batch/cpu.max.burst", "40000\n"),
+    ]);
+    let _guard = fake_kernel::set(kernel);
+    let mut journal = Journal::open(&roots.root.join("state")).unwrap();
+    let quota = CpuQuotaLimit { group: group() };
+    let read = || {
+        ["cpu.max", "cpu.max.burst"].map(|file| text_of(&roots.sys("fs/cgroup/batch").join(file)))
+    };
+    for (cores, wanted) in [
+        (0.2, ["20000 100000", "20000"]),
+        (0.6, ["60000 100000", "40000"]),
+    ] {
+        let wanted_quota = Wanted::Quota(quota.of_cores(&roots, Some(cores)).unwrap());
+        quota.apply(&mut journal, &roots, &wanted_quota).unwrap();
+        assert_eq!(read(), wanted, "{cores}");
+    }
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert_eq!(read(), ["50000 100000", "40000"]);
 }
 
 #[test]
@@ -310,6 +412,7 @@ fn a_rate_is_removed_and_other_devices_keep_theirs() {
     let io = IoMax {
         group: group(),
         device: "254:0".into(),
+        direction: IoDirection::Write,
     };
     let wanted = Wanted::Bytes(Some(1 << 20));
     io.apply(&mut journal, &roots, &wanted).unwrap();
@@ -338,142 +441,6 @@ fn a_foreign_writer_is_yielded_to() {
     assert_eq!(quota.read(&roots).unwrap(), "70000 100000");
 }
 
-const HARDWARE: &[(&str, &str)] = &[
-    (
-        "sys/fs/resctrl/schemata",
-        "    MB:0=100;1=100\n    L3:0=fffff;1=fffff\n",
-    ),
-    ("sys/fs/resctrl/info/L3/cbm_mask", "fffff\n"),
-    ("sys/fs/resctrl/info/L3/min_cbm_bits", "2\n"),
-    ("sys/fs/resctrl/info/MB/bandwidth_gran", "10\n"),
-    ("sys/fs/resctrl/info/MB/min_bandwidth", "20\n"),
-    (
-        "sys/fs/resctrl/be/schemata",
-        "    MB:0=100;1=100\n    L3:0=fffff;1=fffff\n",
-    ),
-    ("sys/fs/resctrl/be/tasks", ""),
-    ("sys/class/powercap/intel-rapl:0/enabled", "1\n"),
-    (
-        "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw",
-        "150000000\n",
-    ),
-    (
-        "sys/class/powercap/intel-rapl:0/constraint_0_max_power_uw",
-        "150000000\n",
-    ),
-    ("sys/class/powercap/intel-rapl:0:0/enabled", "1\n"),
-    (
-        "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq",
-        "3000000\n",
-    ),
-    (
-        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq",
-        "3000000\n",
-    ),
-    (
-        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_min_freq",
-        "800000\n",
-    ),
-    (
-        "sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference",
-        "balance_performance\n",
-    ),
-    (
-        "sys/devices/system/cpu/cpu0/cpufreq/energy_performance_available_preferences",
-        "default performance balance_performance balance_power power\n",
-    ),
-];
-
-#[test]
-fn cache_ways_are_contiguous_from_the_top_and_not_too_few() {
-    let (_dir, roots) = fake(HARDWARE);
-    let _guard = fake_kernel::set(kernel);
-    let mut journal = Journal::open(&roots.root.join("state")).unwrap();
-    let resctrl = Resctrl { name: "be".into() };
-    assert_eq!(
-        resctrl.probe(&roots).unwrap(),
-        "L3 ways and memory bandwidth"
-    );
-    resctrl.make(&mut journal, &roots, &[1]).unwrap();
-    resctrl
-        .apply(&mut journal, &roots, &Wanted::Ways(3))
-        .unwrap();
-    assert!(resctrl.verify(&roots, &Wanted::Ways(3)).unwrap());
-    assert!(resctrl.read(&roots).unwrap().contains("L3:0=e0000;1=e0000"));
-    // 33 % of the bandwidth is rounded up to what the hardware has.
-    resctrl
-        .apply(&mut journal, &roots, &Wanted::Share(0.33))
-        .unwrap();
-    assert!(resctrl.read(&roots).unwrap().contains("MB:0=40;1=40"));
-    assert!(resctrl.verify(&roots, &Wanted::Share(0.33)).unwrap());
-    for ways in [1, 21] {
-        let error = resctrl
-            .writes(&roots, &Wanted::Ways(ways))
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("2 to 20 ways"), "{error}");
-    }
-    // The kernel refuses a mask with a hole; nothing has changed then.
-    let error = journal
-        .write(&roots, &resctrl.knobs(&roots)[0], "L3:0=f00f;1=f00f")
-        .unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EINVAL));
-}
-
-#[test]
-fn power_is_rounded_and_a_locked_limit_is_said() {
-    let (_dir, roots) = fake(HARDWARE);
-    let _guard = fake_kernel::set(kernel);
-    let mut journal = Journal::open(&roots.root.join("state")).unwrap();
-    assert_eq!(PowerCap::zones(&roots), ["intel-rapl:0"]);
-    let power = PowerCap {
-        zone: "intel-rapl:0".into(),
-    };
-    power
-        .apply(&mut journal, &roots, &Wanted::Share(0.777))
-        .unwrap();
-    assert_eq!(power.read(&roots).unwrap(), "116500000");
-    assert!(power.verify(&roots, &Wanted::Share(0.777)).unwrap());
-    assert!(power.restore(&mut journal, &roots).unwrap().is_complete());
-    assert_eq!(power.read(&roots).unwrap(), "150000000");
-    fs::write(roots.sys("class/powercap/intel-rapl:0/enabled"), "0\n").unwrap();
-    assert!(power.probe(&roots).unwrap_err().contains("locked"));
-    let error = power
-        .apply(&mut journal, &roots, &Wanted::Share(0.5))
-        .unwrap_err();
-    assert!(error.is_missing_privilege(), "{error}");
-}
-
-#[test]
-fn frequency_is_rounded_by_the_driver_and_preferences_are_words_it_knows() {
-    let (_dir, roots) = fake(HARDWARE);
-    let _guard = fake_kernel::set(kernel);
-    let mut journal = Journal::open(&roots.root.join("state")).unwrap();
-    let frequency = Frequency { cpus: vec![0] };
-    frequency
-        .apply(&mut journal, &roots, &Wanted::Share(0.55))
-        .unwrap();
-    assert_eq!(frequency.read(&roots).unwrap(), "1600000");
-    assert!(frequency.verify(&roots, &Wanted::Share(0.55)).unwrap());
-    // Not below what the CPU can do.
-    frequency
-        .apply(&mut journal, &roots, &Wanted::Share(0.01))
-        .unwrap();
-    assert_eq!(frequency.read(&roots).unwrap(), "800000");
-    let preference = EnergyPreference { cpus: vec![0] };
-    let next = preference.neighbour(&roots).unwrap();
-    preference.apply(&mut journal, &roots, &next).unwrap();
-    assert_eq!(preference.read(&roots).unwrap(), "balance_power");
-    let unknown = Wanted::Word("turbo".into());
-    assert!(matches!(
-        preference.writes(&roots, &unknown),
-        Err(HostError::Unfit { .. })
-    ));
-    assert!(journal.restore(&roots, false).unwrap().is_complete());
-    assert_eq!(frequency.read(&roots).unwrap(), "3000000");
-    assert_eq!(preference.read(&roots).unwrap(), "balance_performance");
-}
-
 #[test]
 fn what_a_host_lacks_is_named_by_every_actuator() {
     let (_dir, roots) = fake(&[("sys/fs/cgroup/cpu/batch/cpu.shares", "1024\n")]);
@@ -481,13 +448,17 @@ fn what_a_host_lacks_is_named_by_every_actuator() {
         Box::new(CpuIdle { group: group() }),
         Box::new(CpuQuotaLimit { group: group() }),
         Box::new(Cpuset { group: group() }),
-        Box::new(Uclamp { group: group() }),
+        Box::new(Uclamp {
+            group: group(),
+            bound: UclampBound::Max,
+        }),
         Box::new(Freezer { group: group() }),
         Box::new(MemoryHigh { group: group() }),
         Box::new(MemoryLow { group: group() }),
         Box::new(IoMax {
             group: group(),
             device: "254:0".into(),
+            direction: IoDirection::Read,
         }),
         Box::new(IoWeight { group: group() }),
         Box::new(IoCost {

@@ -97,7 +97,9 @@ impl Journal {
         }
         match knob.read(roots).map_err(errno)? {
             None => Ok(RestoreOutcome::Vanished),
-            Some(found) if is_taken_as(old, &found) => Ok(RestoreOutcome::Restored),
+            Some(found) if is_taken_as(&in_force(knob, old), &in_force(knob, &found)) => {
+                Ok(RestoreOutcome::Restored)
+            }
             // Accepted and not taken over: the nearest the kernel has for it.
             Some(_) => Err(libc::EINVAL),
         }
@@ -202,6 +204,15 @@ fn undo_lines(knob: &Knob, old: &str, found: &str) -> Vec<String> {
     let is_changed = |line: &&str| !found.lines().any(|known| known == *line);
     lines.extend(old.lines().filter(is_changed).map(str::to_owned));
     lines
+}
+
+/// The part of a knob's text that decides something. A device whose cost model was switched off
+/// keeps its line (block/blk-iocost.c, `ioc_qos_prfill`).
+fn in_force(knob: &Knob, text: &str) -> String {
+    let is_cost = matches!(knob, Knob::Cgroup { file, .. } if file == "io.cost.qos");
+    let is_off = |line: &str| is_cost && line.split(' ').any(|word| word == "enable=0");
+    let lines = text.lines().filter(|line| !is_off(line));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -18,7 +18,7 @@ use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
-use crate::steer::{DecisionOutcome, Steer};
+use crate::steer::{DecisionOutcome, Devices, Steer};
 use crate::subject::{Host, Place, is_same_or_above, place_again};
 use crate::watchdog::Watchdog;
 
@@ -45,6 +45,7 @@ pub(super) struct Session {
     machine: Machine,
     hardware: Hardware,
     traffic: Traffic,
+    pub(super) machine_settings: std::collections::BTreeMap<String, String>,
     cores: f64,
     busy_cores: f64,
     pub(super) began: Instant,
@@ -102,7 +103,7 @@ impl Session {
         let groups = config.best_effort.iter().cloned().map(steered).collect();
         let mut session = Self {
             controller: guarded(&config.policy_settings()),
-            steer: Steer::new(roots.clone(), config.policy.link_device.clone()),
+            steer: Steer::new(roots.clone(), Devices::of(&config.policy)),
             state_dir: state_dir.to_owned(),
             observe,
             journal,
@@ -113,6 +114,7 @@ impl Session {
             machine: Machine::default(),
             hardware: Hardware::default(),
             traffic: Traffic::default(),
+            machine_settings: std::collections::BTreeMap::new(),
             cores,
             busy_cores: 0.0,
             began: now,
@@ -209,7 +211,16 @@ impl Session {
             };
             if place != service.place {
                 service.counters = Counters::default();
-                service.place = place;
+                let before = std::mem::replace(&mut service.place, place);
+                let gone = before.and_then(|place| place.group);
+                if let Some(gone) = gone.filter(|group| !host.has_group(group)) {
+                    service.settings.clear();
+                    self.steer
+                        .forget(&Subject::Service(service.service.name.clone()));
+                    if let Some(journal) = &mut self.journal {
+                        journal.forget_group(&gone)?;
+                    }
+                }
             }
             let place = service.place.as_ref();
             service.pids = place.map_or_else(Vec::new, |place| place.pids(&self.roots));
@@ -221,7 +232,8 @@ impl Session {
             if before != group.work.place {
                 group.counters = Counters::default();
                 if group.work.place.is_none() {
-                    self.steer.forget(&group.work.config.name);
+                    self.steer
+                        .forget(&Subject::Group(group.work.config.name.clone()));
                     let gone = before.and_then(|place| place.group);
                     if let (Some(journal), Some(gone)) = (&mut self.journal, gone) {
                         journal.forget_group(&gone)?;
@@ -381,22 +393,8 @@ impl Session {
             if *count == 1 {
                 watcher.say(&line);
             }
-        } else if let Subject::Group(name) = &decision.subject
-            && let Some(group) = self
-                .groups
-                .iter_mut()
-                .find(|group| group.work.config.name == *name)
-        {
-            let actuator = decision.setting.actuator().to_owned();
-            let is_on = decision.setting == ActuatorSetting::Off(false);
-            if is_on {
-                group.settings.remove(&actuator);
-            } else {
-                group
-                    .settings
-                    .insert(actuator, decision.setting.to_string());
-            }
-            group.reason = Some(decision.reason);
+        } else {
+            self.keep_setting(decision);
         }
         let at_s = self.began.elapsed().as_secs_f64();
         self.recent.push(format!("{at_s:.1} s: {line}"));
@@ -407,6 +405,34 @@ impl Session {
             decision: decision.clone(),
             outcome,
         })
+    }
+
+    /// Keeps what is in force for the status.
+    fn keep_setting(&mut self, decision: &Decision) {
+        let settings = match &decision.subject {
+            Subject::Group(name) => {
+                let mut groups = self.groups.iter_mut();
+                let Some(group) = groups.find(|group| group.work.config.name == *name) else {
+                    return;
+                };
+                group.reason = Some(decision.reason);
+                &mut group.settings
+            }
+            Subject::Service(name) => {
+                let mut services = self.services.iter_mut();
+                let Some(service) = services.find(|service| service.service.name == *name) else {
+                    return;
+                };
+                &mut service.settings
+            }
+            Subject::Machine => &mut self.machine_settings,
+        };
+        let actuator = decision.setting.actuator().to_owned();
+        if decision.setting == ActuatorSetting::Off(false) {
+            settings.remove(&actuator);
+        } else {
+            settings.insert(actuator, decision.setting.to_string());
+        }
     }
 
     pub(super) fn status(&self) -> IsolationStatus {
@@ -435,6 +461,7 @@ impl Session {
             explanation: self.controller.explain(),
             services,
             groups: groups.collect(),
+            machine_settings: self.machine_settings.clone(),
             cores: self.cores,
             busy_cores: self.busy_cores,
             own_cores: self.own_cores,

@@ -23,6 +23,8 @@ pub(super) struct Watched {
     pub(super) counters: Counters,
     pub(super) rates: Rates,
     pub(super) seen: Option<Seen>,
+    /// The settings in force by actuator, in words.
+    pub(super) settings: std::collections::BTreeMap<String, String>,
 }
 
 /// A best-effort group and what is known of it.
@@ -71,6 +73,7 @@ pub(super) fn open_services(
             counters: Counters::default(),
             rates: Rates::default(),
             seen: None,
+            settings: std::collections::BTreeMap::new(),
         });
     }
     Ok(services)
@@ -106,5 +109,6 @@ pub(super) fn service_status(service: &Watched) -> ServiceStatus {
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,
         stalled_share: service.rates.stalled_share,
+        settings: service.settings.clone(),
     }
 }

@@ -117,7 +117,7 @@ fn a_fast_alarm_halves_the_budget_and_a_false_one_gives_it_back() {
     let lines = run(&mut slackline, &seen(0, 0.01), 42, 52);
     assert_eq!(lines, ["group batch: no quota (alarm_over)"]);
     assert!((slackline.budget - before).abs() < 1e-9);
-    assert!(slackline.alarm.thresholds[0].unwrap() > alarm::LEAST);
+    assert!(slackline.alarm.level(0) > alarm::LEAST);
     // The same where the service stands still for a disk.
     let mut stalled = seen(0, 0.01);
     stalled.services[0].stalled_share = Some(0.9);

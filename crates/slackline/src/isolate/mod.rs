@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// read it back, and undo it.
     Selftest {
         /// Also change frequency, energy preference and power limit of the whole machine by one
-        /// step.
+        /// step, and switch the cost model of its first disk.
         #[arg(long)]
         machine: bool,
         /// Print JSON.

@@ -198,18 +198,29 @@ fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
         }
         let value = match decision.setting {
             isolation::ActuatorSetting::Off(off) => f64::from(u8::from(off)),
-            isolation::ActuatorSetting::CpuIdle(on) => f64::from(u8::from(on)),
+            isolation::ActuatorSetting::CpuIdle(on) | isolation::ActuatorSetting::IoCost(on) => {
+                f64::from(u8::from(on))
+            }
             isolation::ActuatorSetting::QuotaCores(cores) => {
                 cores.unwrap_or_else(|| recorded.rows.last().map_or(1.0, |row| row.cores))
             }
             isolation::ActuatorSetting::Frequency(share)
-            | isolation::ActuatorSetting::Power(share) => share,
+            | isolation::ActuatorSetting::Power(share)
+            | isolation::ActuatorSetting::UclampMax(share)
+            | isolation::ActuatorSetting::UclampMin(share) => share,
             isolation::ActuatorSetting::EgressMbit(rate) => rate,
-            #[expect(clippy::cast_precision_loss, reason = "small counts")]
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             isolation::ActuatorSetting::Weight(n)
             | isolation::ActuatorSetting::Cores(n)
             | isolation::ActuatorSetting::LlcWays(n)
-            | isolation::ActuatorSetting::MemoryBandwidthPercent(n) => n as f64,
+            | isolation::ActuatorSetting::MemoryBandwidthPercent(n)
+            | isolation::ActuatorSetting::MemoryHighBytes(n)
+            | isolation::ActuatorSetting::MemoryLowBytes(n)
+            | isolation::ActuatorSetting::IoReadBytesPerS(n)
+            | isolation::ActuatorSetting::IoWriteBytesPerS(n)
+            | isolation::ActuatorSetting::IoWeight(n) => n as f64,
+            // A word.
+            isolation::ActuatorSetting::EnergyPreference(_) => continue,
         };
         let points = lines.entry(decision.setting.actuator()).or_default();
         if let Some((_, before)) = points.last().copied() {

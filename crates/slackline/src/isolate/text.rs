@@ -1,5 +1,6 @@
 //! What isolation says in tables and lines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use comfy_table::Table;
@@ -47,6 +48,9 @@ pub(super) fn check(check: &Check) -> String {
     let _ = write!(text, "\n{}", rendered(&rows));
     for problem in &check.problems {
         let _ = writeln!(text, "\nProblem: {problem}");
+    }
+    for note in &check.notes {
+        let _ = writeln!(text, "\nNote: {note}");
     }
     text
 }
@@ -99,7 +103,12 @@ fn settings(group: &GroupStatus) -> String {
     if !group.is_running {
         return "does not run".to_owned();
     }
-    let words: Vec<&str> = group.settings.values().map(String::as_str).collect();
+    words(&group.settings)
+}
+
+/// Settings by actuator, in words.
+fn words(settings: &BTreeMap<String, String>) -> String {
+    let words: Vec<&str> = settings.values().map(String::as_str).collect();
     words.join(", ")
 }
 
@@ -141,6 +150,7 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         "requests/s",
         "cores",
         "quota",
+        "settings",
     ]);
     for service in &status.services {
         services.add_row([
@@ -152,6 +162,7 @@ pub(super) fn status(status: &IsolationStatus) -> String {
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
             format!("{:.2}", service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
+            words(&service.settings),
         ]);
     }
     text += &rendered(&services);
@@ -167,6 +178,10 @@ pub(super) fn status(status: &IsolationStatus) -> String {
             ]);
         }
         let _ = write!(text, "\n{}", rendered(&groups));
+    }
+    if !status.machine_settings.is_empty() {
+        let settings = words(&status.machine_settings);
+        let _ = writeln!(text, "\nSettings of the machine: {settings}");
     }
     for yielded in &status.yielded {
         let _ = writeln!(text, "\nLeft to somebody else: {yielded}");

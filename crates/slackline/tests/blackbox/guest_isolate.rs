@@ -11,6 +11,10 @@ const GUEST_TIMEOUT: Duration = Duration::from_secs(400);
 const INIT: &str = include_str!("guest/isolate.sh");
 const CONFIG: &str = "[service]\nname = \"web\"\ncgroup = \"service\"\nobjective = { p99_ms = 5, window_s = 1 }\n\
      latency = { command = [\"cat\", \"/tmp/latency\"] }\n[[best_effort]]\ncgroup = \"batch\"\n";
+/// The setting of the service is written last.
+const MEMORY: &str = "[service]\nname = \"inner\"\ncgroup = \"above/inner\"\nobjective = { p99_ms = 5 }\n\
+     latency = { command = [\"cat\", \"/tmp/latency\"] }\n[[best_effort]]\ncgroup = \"batch\"\n[policy]\n\
+     name = \"static\"\nstatic = { memory_high_mib = 64, service_memory_low_mib = 32 }\n";
 
 #[test]
 fn control_groups_v2_are_steered_and_restored() {
@@ -19,6 +23,7 @@ fn control_groups_v2_are_steered_and_restored() {
     };
     machine.install(assert_cmd::cargo::cargo_bin!("slackline"));
     machine.write("spec/isolate.toml", CONFIG);
+    machine.write("spec/memory.toml", MEMORY);
     let guest = machine.boot("cgroup_no_v1=all", &[]);
     let steps = guest.finish(GUEST_TIMEOUT);
 
@@ -51,6 +56,16 @@ fn control_groups_v2_are_steered_and_restored() {
     assert!(before.contains("cpu.weight 100"), "{before}");
     for step in ["after", "killed"] {
         assert_eq!(steps.with_code(step, 0), before, "{step}");
+    }
+    for (step, high, low) in [
+        ("unlimited", "max", "0"),
+        ("protected", "67108864", "33554432"),
+        ("unprotected", "max", "0"),
+    ] {
+        let wanted = format!(
+            "batch/memory.high {high}\nabove/memory.low {low}\nabove/inner/memory.low {low}"
+        );
+        assert_eq!(steps.with_code(step, 0).trim(), wanted, "{step}");
     }
     steps.with_code("report", 0);
 }

@@ -1,6 +1,7 @@
 //! `slackline isolate` on this host: a `sleep` is the service, a file holds its latency, and a
 //! shell loop is the batch work.
 
+mod fixed;
 mod kills;
 mod observe;
 mod sources;

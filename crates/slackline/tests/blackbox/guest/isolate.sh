@@ -63,6 +63,29 @@ kill -9 $run
 step unfrozen until_is cpu.idle 0
 sleep 2
 step killed state_of
+
+# Memory of both: the service is in a group below another one, which has to be protected, too.
+mkdir -p $G/above
+echo "+memory" > $G/above/cgroup.subtree_control
+mkdir $G/above/inner
+sh -c "echo \$\$ > $G/above/inner/cgroup.procs; exec sleep 1000" &
+memory() {
+    for file in batch/memory.high above/memory.low above/inner/memory.low; do
+        echo "$file $(cat $G/$file)"
+    done
+}
+step unlimited memory
+slackline isolate run /spec/memory.toml > /tmp/log 2>&1 &
+run=$!
+tries=0
+while [ "$(cat $G/above/inner/memory.low)" = 0 ] && [ $tries -lt 600 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+step protected memory
+kill $run
+wait $run
+step unprotected memory
 step report slackline isolate report /tmp/run --html /tmp/page.html
 echo "guest: done at $(cut -d' ' -f1 /proc/uptime) s" >&2
 poweroff -f

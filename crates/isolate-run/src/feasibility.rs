@@ -1,0 +1,166 @@
+//! What of a configuration this host cannot do, and what has no effect: said before it is run.
+
+use std::path::Path;
+
+use experiment_spec::Source;
+use host::{HostError, Roots};
+use isolation::{ActuatorSetting, Policy};
+
+use crate::actuators::of_setting;
+use crate::config::IsolationConfig;
+use crate::error::IsolateError;
+use crate::subject::is_same_or_above;
+
+/// A service or a best-effort group, and its control group if it has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    /// As in messages, `service web`.
+    subject: String,
+    group: Option<String>,
+}
+
+impl Placed {
+    pub(crate) fn service(name: &str, group: Option<&str>) -> Self {
+        Self {
+            subject: format!("service {name}"),
+            group: group.map(str::to_owned),
+        }
+    }
+
+    pub(crate) fn work(name: &str, group: &str) -> Self {
+        Self {
+            subject: format!("group {name}"),
+            group: Some(group.to_owned()),
+        }
+    }
+}
+
+/// The settings of `static` that this host lacks or refuses: each once, with file, line and key.
+///
+/// # Errors
+///
+/// The file cannot be read any more.
+pub(crate) fn lacking(
+    path: &Path,
+    config: &IsolationConfig,
+    services: &[Placed],
+    groups: &[Placed],
+    roots: &Roots,
+) -> Result<Vec<String>, IsolateError> {
+    let fixed = &config.policy.fixed;
+    let source = Source::read(path)?;
+    let disk = config.policy.io_device.as_deref();
+    let machine = [Placed {
+        subject: "the machine".to_owned(),
+        group: Some(String::new()),
+    }];
+    let mut said = Vec::new();
+    for (settings, all) in [
+        (fixed.of_machine(), &machine[..]),
+        (fixed.of_group(1), groups),
+        (fixed.of_service(), services),
+    ] {
+        for (key, setting) in settings {
+            let wrong = all.iter().find_map(|placed| {
+                let why = possible(roots, disk, placed.group.as_deref(), setting).err()?;
+                Some(format!("{}: {why}", placed.subject))
+            });
+            let key = format!("policy.static.{key}");
+            said.extend(wrong.map(|why| source.error(&key, why).to_string()));
+        }
+    }
+    Ok(said)
+}
+
+/// Whether the host has the actuator, and the kernel takes the value.
+fn possible(
+    roots: &Roots,
+    disk: Option<&str>,
+    group: Option<&str>,
+    setting: ActuatorSetting,
+) -> Result<(), String> {
+    let group = group.ok_or("it has no control group of its own")?;
+    let Some((actuator, wanted)) = of_setting(roots, disk, group, setting)? else {
+        return Ok(());
+    };
+    actuator.probe(roots)?;
+    let Some(wanted) = wanted else {
+        return Ok(());
+    };
+    match actuator.writes(roots, &wanted) {
+        Err(error @ HostError::Unfit { .. }) => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// Where the policy's `cpu.idle` has no effect, in sentences.
+pub(crate) fn idle_without_effect(
+    config: &IsolationConfig,
+    services: &[Placed],
+    groups: &[Placed],
+) -> Vec<String> {
+    let sets_idle = match config.policy.name {
+        Policy::Slackline => true,
+        Policy::Static => config.policy.fixed.cpu_idle == Some(true),
+        _ => false,
+    };
+    let mut said = Vec::new();
+    for work in groups.iter().filter(|_| sets_idle) {
+        let Some(group) = work.group.as_deref() else {
+            continue;
+        };
+        for service in services {
+            let theirs = service.group.as_deref().unwrap_or_default();
+            let Some(top) = competitor(group, theirs) else {
+                continue;
+            };
+            said.push(format!(
+                "cpu.idle of {} does not put it behind {}: the kernel compares {top} with the service, not {group}. \
+                 If {top} holds best-effort work alone, name {top} instead.",
+                work.subject, service.subject
+            ));
+        }
+    }
+    said
+}
+
+/// The group above `group` that competes with `other` for the CPU; `None` where `group` itself
+/// does. The kernel compares what stands beside each other below the nearest group that holds both
+/// (kernel/sched/fair.c, `find_matching_se`).
+fn competitor<'a>(group: &'a str, other: &str) -> Option<&'a str> {
+    let group = group.trim_matches('/');
+    let mut own = group;
+    // The root group holds everybody.
+    while let Some((parent, _)) = own.rsplit_once('/') {
+        if is_same_or_above(parent, other) {
+            break;
+        }
+        own = parent;
+    }
+    (own != group).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_competes_with_what_stands_beside_it() {
+        for (group, other, wanted) in [
+            ("batch", "web", None),
+            ("batch", "a/web", None),
+            ("/a/batch/", "a/web", None),
+            ("a/batch", "a", None),
+            ("a/batch", "a/b/web", None),
+            ("a/batch", "web", Some("a")),
+            ("a/batch", "ab/web", Some("a")),
+            ("a/b/batch", "a/c/web", Some("a/b")),
+            ("a/b/batch", "c/web", Some("a")),
+            // Processes of the root group stand beside the groups below it.
+            ("batch", "", None),
+            ("a/batch", "", Some("a")),
+        ] {
+            assert_eq!(competitor(group, other), wanted, "{group} {other}");
+        }
+    }
+}
