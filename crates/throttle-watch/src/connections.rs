@@ -206,7 +206,12 @@ mod tests {
     }
 
     /// The queue of two workers with these sockets; the master has the listener.
-    fn of_workers(name: &str, pool: &str, sockets: [&[u64]; 2], table_lines: &[String]) -> JobQueue {
+    fn of_workers(
+        name: &str,
+        pool: &str,
+        sockets: [&[u64]; 2],
+        table_lines: &[String],
+    ) -> JobQueue {
         let dir = tempfile::tempdir().unwrap();
         process(dir.path(), 10, name, &[LISTENER]);
         process(dir.path(), 11, name, sockets[0]);
