@@ -1,5 +1,5 @@
-//! Which processes hold connections of clients, by the kernel's tables of sockets: a request on such
-//! a connection waits for its process, even while another one is idle.
+//! Which processes hold connections of clients, by the kernel's tables of sockets: a request on
+//! such a connection waits for its process, even while another one is idle.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
