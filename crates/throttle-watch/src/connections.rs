@@ -237,17 +237,17 @@ mod tests {
     #[test]
     fn a_worker_that_keeps_its_only_connection_is_of_no_use_to_others() {
         let sockets: [&[u64]; 2] = [&[LISTENER, 21], &[LISTENER]];
-        let queue = of_workers("apache2", "apache2", sockets, &tcp_table(&[21], &[]));
+        let queue = of_workers("httpd", "httpd", sockets, &tcp_table(&[21], &[]));
         assert_eq!(queue, JobQueue::PerConnection);
         let dir = tempfile::tempdir().unwrap();
-        process(dir.path(), 11, "apache2", &[LISTENER, 21]);
+        process(dir.path(), 11, "httpd", &[LISTENER, 21]);
         table(dir.path(), &[11], "tcp", &tcp_table(&[21], &[]));
         let roots = Roots::at(dir.path());
         let mut connections = ClientConnections::default();
         connections.look(&roots, &[11]);
         connections.look(&roots, &[11]);
         let pool = |processes| ThreadPool {
-            name: "apache2".to_owned(),
+            name: "httpd".to_owned(),
             threads: 2,
             processes,
             setting: None,
