@@ -6,9 +6,7 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use isolation::{Simulation, simulate as simulate_machine};
 use qos::{Objective, Operation, Scheduler, SharedDevice, TenantRequest, TenantSpec};
-use throttle::{
-    Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate,
-};
+use throttle::{Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
 
 fn throttle(criterion: &mut Criterion) {
     let work = Work::Random {

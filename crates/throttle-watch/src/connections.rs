@@ -1,5 +1,5 @@
-//! Which processes hold connections of clients, by the kernel's tables of sockets: a request on such
-//! a connection waits for its process, even while another one is idle.
+//! Which processes hold connections of clients, by the kernel's tables of sockets: a request on
+//! such a connection waits for its process, even while another one is idle.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -206,7 +206,12 @@ mod tests {
     }
 
     /// The queue of two workers with these sockets; the master has the listener.
-    fn of_workers(name: &str, pool: &str, sockets: [&[u64]; 2], table_lines: &[String]) -> JobQueue {
+    fn of_workers(
+        name: &str,
+        pool: &str,
+        sockets: [&[u64]; 2],
+        table_lines: &[String],
+    ) -> JobQueue {
         let dir = tempfile::tempdir().unwrap();
         process(dir.path(), 10, name, &[LISTENER]);
         process(dir.path(), 11, name, sockets[0]);
@@ -232,17 +237,17 @@ mod tests {
     #[test]
     fn a_worker_that_keeps_its_only_connection_is_of_no_use_to_others() {
         let sockets: [&[u64]; 2] = [&[LISTENER, 21], &[LISTENER]];
-        let queue = of_workers("apache2", "apache2", sockets, &tcp_table(&[21], &[]));
+        let queue = of_workers("httpd", "httpd", sockets, &tcp_table(&[21], &[]));
         assert_eq!(queue, JobQueue::PerConnection);
         let dir = tempfile::tempdir().unwrap();
-        process(dir.path(), 11, "apache2", &[LISTENER, 21]);
+        process(dir.path(), 11, "httpd", &[LISTENER, 21]);
         table(dir.path(), &[11], "tcp", &tcp_table(&[21], &[]));
         let roots = Roots::at(dir.path());
         let mut connections = ClientConnections::default();
         connections.look(&roots, &[11]);
         connections.look(&roots, &[11]);
         let pool = |processes| ThreadPool {
-            name: "apache2".to_owned(),
+            name: "httpd".to_owned(),
             threads: 2,
             processes,
             setting: None,

@@ -95,7 +95,9 @@ impl ThreadPool {
     /// Makes the pool as large as that; its processes keep their numbers of threads.
     pub(crate) fn resize(&mut self, threads: usize) {
         if self.processes > 1 {
-            let processes = threads.saturating_mul(self.processes).div_ceil(self.threads.max(1));
+            let processes = threads
+                .saturating_mul(self.processes)
+                .div_ceil(self.threads.max(1));
             self.processes = processes.max(1);
         }
         self.threads = threads;

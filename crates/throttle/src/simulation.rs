@@ -103,7 +103,9 @@ impl Line {
     fn of(pool: &ThreadPool) -> Vec<Self> {
         let lines = match pool.queue {
             JobQueue::Shared => 1,
-            JobQueue::PerProcess | JobQueue::PerConnection => pool.processes.min(pool.threads).max(1),
+            JobQueue::PerProcess | JobQueue::PerConnection => {
+                pool.processes.min(pool.threads).max(1)
+            }
         };
         let line = |index: usize| Self {
             idle_threads: pool.threads / lines + usize::from(index < pool.threads % lines),

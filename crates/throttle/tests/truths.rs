@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use throttle::advice::{AdviceInput, advise};
-use throttle::{
-    Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate,
-};
+use throttle::{Demand, JobQueue, Limit, LimitedHost, LimitedService, ThreadPool, Work, simulate};
 
 const SHORT_PERIOD: Limit = Limit {
     quota_us: Some(10_000),

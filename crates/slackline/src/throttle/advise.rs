@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
 use throttle::JobQueue;
+use throttle::advice::{self, Advice, AdviceInput, CandidateSetting, Prediction, Unreliable};
 use throttle_watch::{ExperimentLoad, KnownService, PoolExperiment, ThrottleError};
 use tuner::process::Interrupt;
 

@@ -384,7 +384,8 @@ objective = {{ metric = "latency_p99_us" }}
 
     #[test]
     fn a_late_load_names_the_control() {
-        let said = "the load on the side of the control could not be measured (3 attempts): 9 ms late";
+        let said =
+            "the load on the side of the control could not be measured (3 attempts): 9 ms late";
         let fault = never_on_time(Side::Control, "9 ms late");
         assert_eq!(fault, Fault::Harness(said.into()));
     }
@@ -406,10 +407,7 @@ objective = {{ metric = "latency_p99_us" }}
     #[test]
     fn a_control_that_does_not_answer_is_named() {
         let said = "workload: failed on the side of the control: exit status 1 and printed: no request was answered";
-        assert_eq!(
-            without_answers(Side::Control),
-            Fault::Harness(said.into())
-        );
+        assert_eq!(without_answers(Side::Control), Fault::Harness(said.into()));
     }
 
     #[test]
