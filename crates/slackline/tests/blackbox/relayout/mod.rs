@@ -28,6 +28,23 @@ fn who_is_not_there_or_not_re_laid_out_is_named() {
         .saying(&["Nobody watches"]);
 }
 
+#[test]
+fn doctor_and_the_commands_agree_on_the_processor() {
+    let toy = Toy::new();
+    let doctor = Ended::of(toy.slackline(&["doctor", "--json"])).with_code(0);
+    let probes: Vec<Value> = serde_json::from_str(&doctor.stdout).unwrap();
+    let mut probes = probes.iter();
+    let probe = probes
+        .find(|probe| probe["name"] == "machine code")
+        .unwrap();
+    let status = Ended::of(toy.slackline(&["relayout", "status"]));
+    match probe["state"]["missing"]["why"].as_str() {
+        None => status.with_code(0),
+        Some(why) => status.with_code(3).saying(&[why]),
+    };
+    Ended::of(toy.slackline(&["relayout", "schema"])).with_code(0);
+}
+
 /// A `start --once` on a process that sleeps, after these arguments; `None` where a privilege is
 /// missing.
 fn start_on_a_sleeper(toy: &Toy, arguments: &[&str]) -> Option<Ended> {
