@@ -34,7 +34,9 @@ fn doctor_and_the_commands_agree_on_the_processor() {
     let doctor = Ended::of(toy.slackline(&["doctor", "--json"])).with_code(0);
     let probes: Vec<Value> = serde_json::from_str(&doctor.stdout).unwrap();
     let mut probes = probes.iter();
-    let probe = probes.find(|probe| probe["name"] == "machine code").unwrap();
+    let probe = probes
+        .find(|probe| probe["name"] == "machine code")
+        .unwrap();
     let status = Ended::of(toy.slackline(&["relayout", "status"]));
     match probe["state"]["missing"]["why"].as_str() {
         None => status.with_code(0),
