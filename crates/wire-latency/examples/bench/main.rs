@@ -251,9 +251,9 @@ fn cost_table() -> String {
         (squares / (of.len() - 1) as f64).sqrt()
     };
     let text = format!(
-        "\n`cargo xtask bench wire-latency cost`, on {}. wrk sent requests to nginx over 8 connections in a closed loop, with and \
-         without the reading of packets, in turns (A B B A), {} blocks of 3 s each. CPU time of the whole machine for a request, \
-         kernel included: {:.1} µs (standard deviation {:.1}) with reading, {:.1} µs ({:.1}) without.\n",
+        "\n`cargo xtask bench wire-latency cost`, on {}. The load is wrk on nginx, with 8 connections in a closed loop. \
+         It ran with and without the reading of packets, in turns (A B B A), {} blocks of 3 s each. CPU time of the whole machine for a \
+         request, kernel included: {:.1} µs (standard deviation {:.1}) with reading, {:.1} µs ({:.1}) without.\n",
         machine(),
         with.len(),
         mean(&with),
