@@ -10,7 +10,7 @@
 //!
 //! [`Driver`] says what to do next with a process, [`drive()`] does it by a [`Session`]. `process`
 //! looks at the process and stops it, `patch` writes into it. The unsafe code is in
-//! `process::ptrace`. The code is that of x86-64: `machine` knows its registers and its system calls,
+//! `process::ptrace`. The code is that of x86-64: `machine` knows its registers and system calls,
 //! and refuses any other machine.
 
 mod comparison;
