@@ -258,10 +258,10 @@ mod tests {
              service_uclamp_min_percent = 10\nio_cost = true\n";
         let (_dir, found) = v2(policy);
         let wanted = [
-            "i.toml:17: policy.static.io_cost: the machine: no io.cost.qos",
-            "i.toml:13: policy.static.io_weight: group batch: io.weight cannot be weight 5000",
-            "i.toml:14: policy.static.uclamp_max_percent: group batch: the kernel has no CONFIG_UCLAMP",
-            "i.toml:16: policy.static.service_uclamp_min_percent: service web: the kernel has no",
+            "i.toml:18: policy.static.io_cost: the machine: no io.cost.qos",
+            "i.toml:14: policy.static.io_weight: group batch: io.weight cannot be set to weight 5000",
+            "i.toml:15: policy.static.uclamp_max_percent: group batch: the kernel has no CONFIG_UCLAMP",
+            "i.toml:17: policy.static.service_uclamp_min_percent: service web: the kernel has no",
         ];
         assert_eq!(found.problems.len(), wanted.len(), "{:#?}", found.problems);
         for (problem, said) in found.problems.iter().zip(wanted) {
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(
             found.problems,
             [
-                "i.toml:10: policy.static.io_max_write_mb_per_s: group batch: there is no disk sdz in /sys/block: \
+                "i.toml:11: policy.static.io_max_write_mb_per_s: group batch: there is no disk sdz in /sys/block: \
              lsblk -d shows the names"
             ]
         );

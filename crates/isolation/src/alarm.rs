@@ -278,7 +278,7 @@ mod tests {
             while now_s < 3600.0 * hours {
                 now_s += window_s;
                 window += 1;
-                let has_burst = window % pause_windows == 0;
+                let has_burst = window.is_multiple_of(pause_windows);
                 let steps = if has_burst && long_bursts { 4 } else { usize::from(has_burst) * 2 };
                 let is_raised = (0..steps).any(|_| alarm.is_raised(&seen(burst, 0.0), true));
                 if is_raised {
