@@ -104,7 +104,7 @@ fn the_reference_has_its_picture_of_the_loop() {
         "The loop: observe, decide, act, verify, and observe again. Each write goes through the undo journal. The control is measured beside every candidate",
     );
     let steps = [
-        ("observe", "paired blocks, A B B A"),
+        ("observe", "paired blocks"),
         ("decide", "Gaussian process"),
         ("act", "flags, files, settings"),
         ("verify", "fresh runs, interval"),
@@ -130,7 +130,7 @@ fn the_reference_has_its_picture_of_the_loop() {
             middle(2) + 74.0,
             "middle",
             "#fff",
-            "The old value is on disk before the new one is written.",
+            "The old value is on disk before any change.",
         ),
         (
             middle(2) + 74.0,
