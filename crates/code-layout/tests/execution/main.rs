@@ -1,5 +1,7 @@
 //! Moved code does what the old code does: real programs, compiled here, run in every order.
 
+// The code is executed.
+#![cfg(target_arch = "x86_64")]
 #![allow(
     clippy::expect_used,
     reason = "a test that cannot go on ends there and says why"
