@@ -112,6 +112,14 @@ def summary(found):
     )
 
 
+# The pool's size is not what is different with one worker.
+ON_UVICORN = (
+    "uvicorn with several workers leaves TCP_NODELAY off ([issue 3149](https://github.com/Kludex/uvicorn/issues/3149)). Then the body of an answer "
+    "waits until the client acknowledges the head, which takes 40 ms. With one worker, uvicorn sets the option. So one worker is faster for a "
+    "reason that has nothing to do with CPU time, and `advise` cannot see it. \"uvicorn with TCP_NODELAY\" has the option set for all workers."
+)
+
+
 def write(found, out):
     runs = [run for part in found["services"].values() for run in part["runs"]]
     repeats = len({run["repeat"] for run in runs})
@@ -139,6 +147,7 @@ def write(found, out):
         "|---|---|---|---|---|---|---|---|---|",
         *rows(found),
         "",
+        *([ON_UVICORN, ""] if "uvicorn" in found["services"] else []),
         "The next table compares the setting of `advise` with each alternative: the change is that of the setting of `advise` against the "
         "alternative. If `advise` recommended nothing, today's setting counts.",
         "",
