@@ -36,8 +36,8 @@ impl SelftestRow {
     }
 }
 
-/// Tries every actuator. `with_machine` also moves those of the whole machine: frequency, power, the
-/// first disk's cost model.
+/// Tries every actuator. `with_machine` also moves those of the whole machine: frequency, power,
+/// the first disk's cost model.
 ///
 /// # Errors
 ///
