@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
-use support::{Client, FLUSH, WRITE, free_port, page, signal, start_process};
+use support::{Client, FLUSH, WRITE, free_port, page, signal, start_process, start_ready};
 
 /// The server itself, when another test started it.
 #[test]
@@ -84,10 +84,9 @@ fn a_reload_that_reserves_too_much_is_refused() {
         assert_eq!((seen.0, seen.1), (100 * iops, iops));
         seen.2
     };
-    let Some((mut child, line, mut messages)) = start_process(&write(2000)) else {
+    let Some((mut child, mut messages)) = start_ready(&write(2000)) else {
         return;
     };
-    assert!(line.contains("Ready"), "{line}");
     let mut reload = |iops: u32| {
         write(iops);
         signal(&child, "-HUP");
@@ -170,10 +169,9 @@ fn it_reloads_without_dropping_and_drains() {
     };
     let first = with_metrics(&format!("{TENANT}{READ_ONLY}"));
     let config = write_config(directory.path(), port, &first);
-    let Some((mut child, line, mut messages)) = start_process(&config) else {
+    let Some((mut child, mut messages)) = start_ready(&config) else {
         return;
     };
-    assert!(line.contains("Ready"), "{line}");
     let mut old = Client::connect(address(port)).go("a");
     let mut same = Client::connect(address(port)).go("same");
     old.write(0, b"before");
@@ -256,10 +254,9 @@ fn a_renamed_or_moved_tenant_s_client_cannot_write_any_more() {
         let directory = tempfile::tempdir().unwrap();
         let port = free_port();
         let config = write_config(directory.path(), port, &before);
-        let Some((mut child, line, mut messages)) = start_process(&config) else {
+        let Some((mut child, mut messages)) = start_ready(&config) else {
             return;
         };
-        assert!(line.contains("Ready"), "{line}");
         let mut old = Client::connect(address(port)).go("a");
         let mut half = Client::connect(address(port)).go("a");
         // The first half of a write: it is never carried out.
@@ -294,10 +291,9 @@ fn a_drain_says_what_it_waits_for() {
     // Longer than a busy machine takes to look.
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("drain_s = 2", "drain_s = 60")).unwrap();
-    let Some((mut child, line, mut messages)) = start_process(&config) else {
+    let Some((mut child, mut messages)) = start_ready(&config) else {
         return;
     };
-    assert!(line.contains("Ready"), "{line}");
     let status = || -> serde_json::Value {
         let page = page(metrics, "/status");
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
@@ -356,14 +352,9 @@ fn a_killed_server_starts_again_at_once() {
     );
     let config = write_config(directory.path(), port, &text);
     for _ in 0..5 {
-        let Some((mut child, mut line, mut messages)) = start_process(&config) else {
+        let Some((mut child, _messages)) = start_ready(&config) else {
             return;
         };
-        if line.contains("AddressInUse") {
-            line.clear();
-            messages.read_line(&mut line).unwrap();
-        }
-        assert!(line.contains("Ready"), "{line}");
         let mut client = Client::connect(address(port)).go("a");
         client.write(0, b"x");
         signal(&child, "-KILL");
@@ -475,10 +466,9 @@ fn a_block_device_is_served_and_a_mounted_one_refused() {
     );
     let port = free_port();
     let config = write_config(directory.path(), port, &tenant);
-    let Some((mut child, line, _messages)) = start_process(&config) else {
+    let Some((mut child, _messages)) = start_ready(&config) else {
         return;
     };
-    assert!(line.contains("Ready"), "{line}");
     let mut client = Client::connect(address(port)).go("a");
     for (offset, len) in [(0, 4096), (512, 512), (5, 1000), ((16 << 20) - 1, 1)] {
         client.write(offset, &vec![9; len]);
@@ -637,10 +627,9 @@ fn nothing_answered_is_lost_when_the_server_is_killed() {
         .collect();
     let mut random = rand_chacha(48);
     for round in 0..rounds {
-        let Some((mut child, line, _messages)) = start_process(&config) else {
+        let Some((mut child, _messages)) = start_ready(&config) else {
             return;
         };
-        assert!(line.contains("Ready"), "{line}");
         std::thread::scope(|scope| {
             for (ledger, lane) in ledgers.iter_mut().zip(0..) {
                 scope.spawn(move || load(port, lane, round * 1000, ledger));
@@ -693,9 +682,8 @@ fn a_full_disk_is_an_error_of_its_own_request() {
         mount.join("disk").display()
     );
     let config = write_config(directory.path(), port, &tenant);
-    let started = start_process(&config);
-    if let Some((mut child, line, _messages)) = started {
-        assert!(line.contains("Ready"), "{line}");
+    let started = start_ready(&config);
+    if let Some((mut child, _messages)) = started {
         let mut client = Client::connect(address(port)).go("disk");
         client.write(0, &vec![1; 1 << 20]);
         let range = (8 << 20, 8 << 20);

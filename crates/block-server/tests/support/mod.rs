@@ -177,6 +177,18 @@ pub fn start_process(
     Some((child, line, messages))
 }
 
+/// Starts a server in a process of its own, and waits until it is ready. After a kill, the kernel
+/// releases the address a moment late: then the server says so first, and waits.
+pub fn start_ready(config: &Path) -> Option<(Child, BufReader<std::process::ChildStderr>)> {
+    let (child, mut line, mut messages) = start_process(config)?;
+    if line.contains("AddressInUse") {
+        line.clear();
+        messages.read_line(&mut line).unwrap();
+    }
+    assert!(line.contains("Ready"), "{line}");
+    Some((child, messages))
+}
+
 /// Sends a signal to a child.
 pub fn signal(child: &Child, name: &str) {
     let status = Command::new("kill")
