@@ -15,8 +15,8 @@ const RAISE: f64 = 1.3;
 const FALL: f64 = 0.9;
 /// It falls after so much time without harm and without an alarm. An alarm doubles the time, up to
 /// the longest, as with levels that did harm ([`crate::harm`]). One alarm raises by as much as two
-/// and a half falls take away. So in the end there is an alarm in two hours at most, whatever the
-/// signal does, and no limit cycle.
+/// and a half falls take away. So once the threshold has climbed to a signal that does no harm,
+/// there is an alarm in two hours at most, and no limit cycle.
 const WAIT_FIRST_S: f64 = 60.0;
 const WAIT_MAX_S: f64 = 3600.0;
 /// Steps in a row above the threshold.
@@ -262,7 +262,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         /// A signal that rises now and then without any harm: false alarms die out to one in two
-        /// hours, and what is learnt stays bounded.
+        /// hours, and what is learnt stays bounded. Between alarms that are less than two hours
+        /// apart there is one fall at most. So the threshold climbs by 17 % with each, and has
+        /// reached the highest burst here, 40 times the least threshold, within 24 of them.
         #[test]
         fn false_alarms_die_out(
             usual in 0.0f64..0.2,
@@ -271,7 +273,7 @@ mod tests {
             long_bursts in any::<bool>(),
         ) {
             let mut alarm = Alarm::default();
-            let (window_s, hours) = (15.0, 48.0);
+            let (window_s, hours) = (15.0, 96.0);
             let mut times = Vec::new();
             let mut window = 0_usize;
             let mut now_s = 0.0;
@@ -297,8 +299,8 @@ mod tests {
                 prop_assert!(alarm.level(0) <= most + 1e-9, "{} {most}", alarm.level(0));
             }
             let late = times.iter().filter(|at| **at > 3600.0 * (hours - 24.0)).count();
-            prop_assert!(late <= 12, "{late} alarms in the last day, {} in all", times.len());
-            prop_assert!(times.len() <= 50, "{} alarms", times.len());
+            prop_assert!(late <= 13, "{late} alarms in the last day, {} in all", times.len());
+            prop_assert!(times.len() <= 80, "{} alarms", times.len());
         }
     }
 
