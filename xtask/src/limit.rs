@@ -62,8 +62,8 @@ pub(crate) fn set_for(cargo: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it. Tests
-/// that fail are run again alone.
+/// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it.
+/// Tests that fail are run again alone.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     let (code, failed) = run_once(program, arguments)?;
     let names = failed.to_run_again();

@@ -1,5 +1,5 @@
-//! The pictures of the loop and of the concepts. The intervals, the sequential test and the drift test in them are
-//! computed by the product's own code, from random numbers with a seed.
+//! The pictures of the loop and of the concepts. The intervals, the sequential test and the drift
+//! test in them are computed by the product's own code, from random numbers with a seed.
 
 use std::fmt::Write as _;
 
