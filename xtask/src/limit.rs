@@ -84,7 +84,10 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode>
 
 /// The exit code, and the failed tests.
 fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Failed)> {
-    let mut child = Command::new(program)
+    // Who starts the tests may ignore signals, as nohup and some CI systems do. Then a shell cannot
+    // even handle them.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP,INT,QUIT,TERM", program])
         .args(arguments)
         .stdout(Stdio::piped())
         .spawn()

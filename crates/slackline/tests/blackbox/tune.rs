@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::toy::{Ended, FIRST, Toy};
+use crate::toy::{DEFAULT_SIGNALS, Ended, FIRST, Toy, through};
 
 #[test]
 fn a_tune_shows_an_improvement_and_leaves_nothing() {
@@ -152,7 +152,9 @@ fn a_parameter_that_a_reload_puts_in_force_does_not_restart_the_service() {
         ])
     };
     let mut started = std::process::Command::new("sh");
-    started.args(["-c", start]).current_dir(toy.path(""));
+    started.args(["-c", start]);
+    let mut started = through(DEFAULT_SIGNALS, &started);
+    started.current_dir(toy.path(""));
     // Its processes are the toy's, which ends them.
     let mark = toy.slackline(&[]);
     started.envs(
@@ -179,7 +181,7 @@ fn a_parameter_that_a_reload_puts_in_force_does_not_restart_the_service() {
         json!([{ "name": "x", "type": "int", "low": 0, "high": 100, "default": 50 }]);
     toy.spec["target"]["apply"] = steps;
     toy.spec["budget"]["evaluations"] = json!(3);
-    let ended = Ended::of(toy.tune(&[]));
+    let ended = Ended::of(through(DEFAULT_SIGNALS, &toy.tune(&[])));
     assert!(ended.code < 2, "{}\n{}", ended.stdout, ended.stderr);
     let lines = |name: &str| {
         let text = std::fs::read_to_string(toy.path(name)).unwrap();
