@@ -75,14 +75,16 @@ impl List {
     }
 }
 
-/// Puts a test in the list, if there is one.
-pub(crate) fn note(name: &str) -> anyhow::Result<()> {
-    let Some(path) = std::env::var_os(LIST) else {
-        return Ok(());
-    };
-    let mut text = std::fs::read_to_string(&path).unwrap_or_default();
+/// The list of whoever started this program, if there is one.
+pub(crate) fn list() -> Option<PathBuf> {
+    std::env::var_os(LIST).map(PathBuf::from)
+}
+
+/// Puts a test in the list.
+pub(crate) fn note(list: &Path, name: &str) -> anyhow::Result<()> {
+    let mut text = std::fs::read_to_string(list).unwrap_or_default();
     writeln!(text, "{name}")?;
-    Ok(std::fs::write(&path, text)?)
+    Ok(std::fs::write(list, text)?)
 }
 
 #[cfg(test)]

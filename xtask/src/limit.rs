@@ -3,7 +3,8 @@
 //! alone.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -65,25 +66,44 @@ pub(crate) fn set_for(cargo: &mut Command) -> anyhow::Result<()> {
 /// Runs a test program and passes on what it prints. A test that runs for ten minutes ends it.
 /// Tests that fail are run again alone.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<ExitCode> {
-    let (code, failed) = run_once(program, arguments)?;
+    let list = flaky::list();
+    run_to(&mut std::io::stdout(), list.as_deref(), program, arguments)
+}
+
+fn run_to(
+    output: &mut dyn Write,
+    list: Option<&Path>,
+    program: &str,
+    arguments: &[&str],
+) -> anyhow::Result<ExitCode> {
+    let (code, failed) = run_once(output, program, arguments)?;
     let names = failed.to_run_again();
     if code == ExitCode::SUCCESS || names.is_empty() {
         return Ok(code);
     }
-    println!("\nnote: these tests failed and are run again alone: {names:?}");
+    writeln!(
+        output,
+        "\nnote: these tests failed and are run again alone: {names:?}"
+    )?;
     for name in names {
-        if run_once(program, &["--exact", name])?.0 != ExitCode::SUCCESS {
+        if run_once(output, program, &["--exact", name])?.0 != ExitCode::SUCCESS {
             return Ok(code);
         }
     }
-    for name in names {
-        flaky::note(name)?;
+    if let Some(list) = list {
+        for name in names {
+            flaky::note(list, name)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The exit code, and the failed tests.
-fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Failed)> {
+fn run_once(
+    output: &mut dyn Write,
+    program: &str,
+    arguments: &[&str],
+) -> anyhow::Result<(ExitCode, Failed)> {
     // Who starts the tests may ignore signals, as nohup and some CI systems do. Then a shell cannot
     // even handle them.
     let mut child = Command::new("env")
@@ -92,16 +112,15 @@ fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Fail
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("{program} cannot be run"))?;
-    let output = child.stdout.take().context("no pipe")?;
+    let printed = child.stdout.take().context("no pipe")?;
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut output = BufReader::new(output);
+        let mut printed = BufReader::new(printed);
         let mut line = Vec::new();
-        while output
+        while printed
             .read_until(b'\n', &mut line)
             .is_ok_and(|read| read > 0)
         {
-            let _ = std::io::stdout().write_all(&line);
             let text = String::from_utf8_lossy(&line).into_owned();
             if sender.send(text).is_err() {
                 return;
@@ -113,6 +132,7 @@ fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Fail
     loop {
         match lines.recv_timeout(LOOK) {
             Ok(line) => {
+                output.write_all(line.as_bytes())?;
                 tests.read(&line, Instant::now());
                 failed.read(&line);
             }
@@ -124,12 +144,13 @@ fn run_once(program: &str, arguments: &[&str]) -> anyhow::Result<(ExitCode, Fail
         let over = tests.over(Instant::now());
         if !over.is_empty() {
             let below = descendants(&child.id().to_string());
-            println!(
+            writeln!(
+                output,
                 "\nerror: these tests have not ended within 10 minutes: {}. Their program is ended.\n\
                  note: what the program has started, by ps:\n{}",
                 over.join(", "),
                 describe(&below),
-            );
+            )?;
             end(&mut child)?;
             return Ok((ExitCode::FAILURE, Failed::default()));
         }
@@ -262,8 +283,9 @@ mod tests {
             .arg(format!("#!/bin/sh\nshift\n{script}\n"))
             .arg(&path);
         assert!(write.status().unwrap().success());
-        let code = run(path.to_str().unwrap(), &["--exact", "all"]).unwrap();
-        std::fs::remove_file(path).unwrap();
+        let (mut printed, program) = (Vec::new(), path.to_str().unwrap());
+        let code = run_to(&mut printed, None, program, &["--exact", "all"]).unwrap();
+        std::fs::remove_file(&path).unwrap();
         code
     }
 }
