@@ -6,12 +6,10 @@ use std::path::PathBuf;
 
 use host::Roots;
 use throttle::{JobQueue, ThreadPool};
+use wire_latency::{TcpSocket, TcpState, tcp_sockets};
 
 use crate::runtimes::has_threads;
 
-/// States of a TCP socket (include/net/tcp_states.h).
-const ESTABLISHED: &str = "01";
-const LISTEN: &str = "0A";
 /// The flag of a Unix socket that listens (include/linux/net.h, `__SO_ACCEPTCON`), and the state of
 /// one that is connected (include/uapi/linux/net.h, `SS_CONNECTED`).
 const UNIX_LISTENS: u64 = 1 << 16;
@@ -107,20 +105,17 @@ fn accepted(roots: &Roots, pid: u32) -> HashSet<u64> {
     found
 }
 
-/// Connections whose local port is that of a listener (proc_net_tcp(5)).
+/// Connections whose local port is that of a listener.
 fn accepted_by_tcp(tables: &str) -> HashSet<u64> {
-    let row = |line: &'_ str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (_, port) = words.get(1)?.rsplit_once(':')?;
-        let port = u16::from_str_radix(port, 16).ok()?;
-        let inode = words.get(9)?.parse().ok()?;
-        Some((port, words[3].to_owned(), inode))
-    };
-    let rows: Vec<(u16, String, u64)> = tables.lines().filter_map(row).collect();
-    let of_state = |state: &'static str| rows.iter().filter(move |row| row.1 == state);
-    let listened: HashSet<u16> = of_state(LISTEN).map(|row| row.0).collect();
-    let accepted = of_state(ESTABLISHED).filter(|row| listened.contains(&row.0));
-    accepted.map(|row| row.2).collect()
+    let sockets: Vec<TcpSocket> = tcp_sockets(tables).collect();
+    let of_state = |state| sockets.iter().filter(move |socket| socket.state == state);
+    let listened: HashSet<u16> = of_state(TcpState::Listening)
+        .map(|socket| socket.port)
+        .collect();
+    of_state(TcpState::Established)
+        .filter(|socket| listened.contains(&socket.port))
+        .map(|socket| socket.inode)
+        .collect()
 }
 
 /// Connections that have the path of a listener, as accepted ones do (proc_net_unix(5)).
@@ -190,9 +185,9 @@ mod tests {
     /// A listener on port 8000, connections accepted there, and some that the service has opened.
     fn tcp_table(accepted: &[u64], opened: &[u64]) -> Vec<String> {
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt";
-        let mut lines = vec![head.to_owned(), tcp(8000, LISTEN, LISTENER)];
-        lines.extend(accepted.iter().map(|inode| tcp(8000, ESTABLISHED, *inode)));
-        lines.extend(opened.iter().map(|inode| tcp(40_000, ESTABLISHED, *inode)));
+        let mut lines = vec![head.to_owned(), tcp(8000, "0A", LISTENER)];
+        lines.extend(accepted.iter().map(|inode| tcp(8000, "01", *inode)));
+        lines.extend(opened.iter().map(|inode| tcp(40_000, "01", *inode)));
         lines
     }
 

@@ -41,6 +41,7 @@ mod scrape;
 mod segment;
 mod source;
 mod stopper;
+mod tcp_table;
 mod tracker;
 mod window;
 mod wire;
@@ -56,6 +57,7 @@ pub use source::{
     Wrong,
 };
 pub use stopper::Stopper;
+pub use tcp_table::{TcpSocket, TcpState, tcp_sockets};
 pub use window::{Window, WindowRules};
 
 /// Whether packets can be read here.

@@ -11,9 +11,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Error;
 use crate::ring::Ring;
-
-/// State of a listening socket in `/proc/net/tcp` (include/net/tcp_states.h).
-const LISTEN: &str = "0A";
+use crate::tcp_table::{TcpState, tcp_sockets};
 
 /// Opens a ring in the network namespace of `pid`, or in the caller's.
 pub(crate) fn open_ring(pid: Option<u32>, program: Vec<sock_filter>) -> Result<Ring, Error> {
@@ -62,14 +60,8 @@ pub(crate) fn is_listened(pid: Option<u32>, port: u16) -> io::Result<bool> {
     Ok(tables.iter().any(|table| listens(table, port)))
 }
 
-/// A line is `0: 0100007F:2CAA 00000000:0000 0A …`, numbers in hexadecimal.
 fn listens(table: &str, port: u16) -> bool {
-    table.lines().skip(1).any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let local = words.next().and_then(|local| local.rsplit(':').next());
-        let found = local.and_then(|local| u16::from_str_radix(local, 16).ok());
-        found == Some(port) && words.nth(1) == Some(LISTEN)
-    })
+    tcp_sockets(table).any(|socket| socket.port == port && socket.state == TcpState::Listening)
 }
 
 #[cfg(test)]
@@ -78,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_listener_is_found_and_a_connection_is_none() {
-        let table = "  sl  local_address rem_address   st\n   0: 0100007F:2CAA 00000000:0000 0A 0\n   1: 0100007F:1F90 0100007F:C001 01 0\n";
+        let table = "  sl  local_address rem_address   st\n   0: 0100007F:2CAA 00000000:0000 0A 0:0 0:0 0 0 0 17 1\n   1: 0100007F:1F90 0100007F:C001 01 0:0 0:0 0 0 0 18 1\n";
         assert!(listens(table, 11434));
         assert!(!listens(table, 8080));
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
