@@ -178,10 +178,10 @@ pub fn start_process(
 }
 
 /// Starts a server in a process of its own, and waits until it is ready. After a kill, the kernel
-/// releases the address a moment late: then the server says so first, and waits.
+/// releases its addresses a moment late: then the server names each of them, and waits.
 pub fn start_ready(config: &Path) -> Option<(Child, BufReader<std::process::ChildStderr>)> {
     let (child, mut line, mut messages) = start_process(config)?;
-    if line.contains("AddressInUse") {
+    while line.contains("AddressInUse") {
         line.clear();
         messages.read_line(&mut line).unwrap();
     }
