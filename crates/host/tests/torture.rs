@@ -19,6 +19,8 @@ use host::{Journal, Knob, RestoreOutcome, Roots};
 use rand::{Rng, SeedableRng};
 
 const KILLS: u64 = 120;
+/// So many if the first ones met little work.
+const KILLS_MOST: u64 = 10 * KILLS;
 
 const TREE: [(&str, &str); 8] = [
     ("proc/sys/vm/swappiness", "60\n"),
@@ -154,7 +156,11 @@ fn after_every_kill_everything_is_as_at_first() {
     let (first, roots) = (snapshot(root), Roots::at(root));
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
     let mut restored = 0;
-    for kill in 0..KILLS {
+    for kill in 0..KILLS_MOST {
+        // On a busy machine the writer has written little by then.
+        if kill >= KILLS && restored > 100 {
+            break;
+        }
         let mut child = start(root, kill);
         // A few are killed while they start.
         if kill % 8 != 0 {
@@ -181,9 +187,9 @@ fn after_every_kill_everything_is_as_at_first() {
             .count();
         assert_eq!(snapshot(root), first, "kill {kill}: {report:?}");
     }
-    // The kills did meet it at work. On a busy machine it has written little by then.
+    // The kills did meet it at work.
     assert!(
-        restored as u64 > KILLS / 8,
+        restored > 100,
         "only {restored} things were ever to restore"
     );
 }

@@ -342,6 +342,7 @@ fn a_watch_shows_latency_beside_the_cores_in_use() {
     let share = 3.3 * mean / used_s;
     assert!((0.3..1.6).contains(&share), "{used_s} s used: {latency}");
     for moment in moments {
+        assert!(moment["cores"].as_f64() > Some(0.0), "{moment}");
         assert!(moment["latency_us"].as_f64() > Some(1_900.0), "{moment}");
         assert!(moment["requests"].as_u64() >= Some(20), "{moment}");
     }
