@@ -104,8 +104,8 @@ fn run_once(
     program: &str,
     arguments: &[&str],
 ) -> anyhow::Result<(ExitCode, Failed)> {
-    // Who starts the tests may ignore signals, as nohup and some CI systems do. Then a shell cannot
-    // even handle them.
+    // Whoever starts the tests may ignore signals, as nohup and some CI systems do. A shell cannot
+    // handle a signal that was ignored when it started.
     let mut child = Command::new("env")
         .args(["--default-signal=HUP,INT,QUIT,TERM", program])
         .args(arguments)
