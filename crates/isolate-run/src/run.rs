@@ -257,7 +257,10 @@ impl Session {
         error: &dyn std::fmt::Display,
         watcher: &mut dyn Watcher,
     ) -> Result<(), IsolateError> {
-        self.note(watcher, &format!("the old configuration stays: {error}"))
+        self.note(
+            watcher,
+            &format!("the old configuration stays in force: {error}"),
+        )
     }
 
     /// From only observing to acting, or back. The groups begin anew: what was started ends, and
@@ -270,7 +273,8 @@ impl Session {
     ) -> Result<(), IsolateError> {
         if !self.put_back()?.is_complete() {
             // The watchdog tries again when its pipe closes.
-            self.note(watcher, "not everything could be put back yet")?;
+            let text = "not everything could be restored: the watchdog tries again; run `slackline restore` to see what is left";
+            self.note(watcher, text)?;
         }
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();

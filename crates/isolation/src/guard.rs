@@ -22,6 +22,7 @@ pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
         off: BTreeMap::new(),
         outbox: Outbox::default(),
         holding: None,
+        culprit: String::new(),
         last_s: None,
     })
 }
@@ -35,17 +36,21 @@ struct Guard {
     outbox: Outbox,
     /// Why everything is off, if it is.
     holding: Option<Reason>,
+    /// The service whose latency is not known, or that is gone.
+    culprit: String,
     last_s: Option<f64>,
 }
 
 impl Guard {
-    /// Why best-effort work has to be off, whatever the policy thinks.
-    fn why_off(&self, seen: &MachineObservation) -> Option<Reason> {
+    /// Why best-effort work has to be off, whatever the policy thinks, and because of which
+    /// service.
+    fn why_off<'a>(&self, seen: &'a MachineObservation) -> Option<(Reason, &'a str)> {
         if !self.inner.needs_latency() {
             return None;
         }
-        if seen.services.iter().any(|service| !service.is_running) {
-            return Some(Reason::ServiceGone);
+        let mut services = seen.services.iter();
+        if let Some(gone) = services.find(|service| !service.is_running) {
+            return Some((Reason::ServiceGone, gone.name.as_str()));
         }
         let has_data = |service: &crate::ServiceSeen| {
             service.window.is_some_and(|tail| {
@@ -54,7 +59,9 @@ impl Guard {
                 tail.requests == 0 || crate::numbers::number(tail.requests) >= least
             })
         };
-        (!seen.services.iter().all(has_data)).then_some(Reason::NoData)
+        let mut services = seen.services.iter();
+        let unknown = services.find(|service| !has_data(service))?;
+        Some((Reason::NoData, unknown.name.as_str()))
     }
 
     /// What the policy decides, where the rules let it.
@@ -69,13 +76,14 @@ impl Guard {
         let mut why = self.why_off(seen);
         if gap_s > GAP_S && self.inner.needs_latency() {
             self.inner.resume(now_s);
-            why = why.or(Some(Reason::ClockJump));
+            why = why.or(Some((Reason::ClockJump, "")));
         }
-        if let Some(reason) = why {
+        if let Some((reason, service)) = why {
             if self.holding.is_none() {
                 self.outbox = Outbox::default();
             }
             self.holding = Some(reason);
+            service.clone_into(&mut self.culprit);
             self.outbox
                 .put_groups(seen, ActuatorSetting::Off(true), reason);
             return self.outbox.take();
@@ -133,15 +141,17 @@ impl IsolationController for Guard {
     }
 
     fn explain(&self) -> String {
+        let service = &self.culprit;
         match self.holding {
-            Some(Reason::NoData) => {
-                "no data of a service's latency: best-effort work is off".to_owned()
-            }
+            Some(Reason::NoData) => format!(
+                "the latency of service {service} is not known, or its requests are too few: best-effort work is off"
+            ),
             Some(Reason::ServiceGone) => {
-                "a service does not run: best-effort work is off".to_owned()
+                format!("service {service} does not run: best-effort work is off")
             }
             Some(Reason::ClockJump) => {
-                "the machine stood still: what was measured before does not count".to_owned()
+                "the machine stood still: earlier measurements do not count, and best-effort work is off"
+                    .to_owned()
             }
             _ => self.inner.explain(),
         }
@@ -191,6 +201,11 @@ mod tests {
             ["group batch: off (no_data)"]
         );
         assert_eq!(said(&guard.step(&seen(None), 2.0)), [""; 0]);
+        assert!(
+            guard
+                .explain()
+                .starts_with("the latency of service web is not known")
+        );
         // Twenty requests have no p99.
         assert_eq!(said(&guard.step(&seen(Some(20)), 3.0)), [""; 0]);
         let back = said(&guard.step(&seen(Some(1000)), 4.0));
@@ -204,7 +219,7 @@ mod tests {
             said(&guard.step(&gone, 5.0)),
             ["group batch: off (service_gone)"]
         );
-        assert!(guard.explain().contains("does not run"));
+        assert!(guard.explain().starts_with("service web does not run"));
     }
 
     #[test]

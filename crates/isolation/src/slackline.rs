@@ -385,13 +385,14 @@ impl IsolationController for Slackline {
     fn explain(&self) -> String {
         let remembered = match self.harm.len(self.changed_s.unwrap_or(0.0)) {
             0 => String::new(),
-            1 => "; 1 level that did harm is not tried now".to_owned(),
-            count => format!("; {count} levels that did harm are not tried now"),
+            1 => "; 1 budget that was too large is not tried again yet".to_owned(),
+            count => format!("; {count} budgets that were too large are not tried again yet"),
         };
         let now = match self.budget {
             _ if self.mix.is_empty() => return self.reclaim.explain(),
             _ if self.is_overloaded => {
-                "the service violates its objective alone: best-effort work is off".to_owned()
+                "a service is overloaded: without best-effort work, it violates its objective"
+                    .to_owned()
             }
             budget if budget <= 0.0 => format!("best-effort work is off ({})", self.why.name()),
             budget => format!(

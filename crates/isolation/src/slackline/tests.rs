@@ -80,7 +80,7 @@ fn a_service_that_is_too_slow_alone_is_said_and_nothing_else_is_touched() {
         lines,
         ["group batch: cpu.idle (start)", "group batch: off (start)"]
     );
-    assert!(slackline.explain().contains("violates its objective alone"));
+    assert!(slackline.explain().contains("a service is overloaded"));
     // When the service recovers, best-effort work waits a little.
     let lines = run(&mut slackline, &seen(0, 0.0), 20, 200);
     assert!(

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// End after this time, in seconds. By default the controller runs until a signal.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
-    /// Decide and record the decisions, but change nothing.
+    /// Decide, but change nothing. `isolate status` shows the decisions, and --out records them.
     #[arg(long)]
     observe: bool,
     /// Serve metrics for Prometheus at this address and port, at /metrics.
@@ -62,7 +62,9 @@ impl Watcher for Teller {
 pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let duration = match arguments.duration_s {
         Some(seconds) if seconds > 0.0 && seconds < 1e9 => Some(Duration::from_secs_f64(seconds)),
-        Some(_) => anyhow::bail!("--duration-s must be above 0"),
+        Some(seconds) => {
+            anyhow::bail!("--duration-s {seconds}: must be above 0 and below 1000000000")
+        }
         None => None,
     };
     let listener = match arguments.metrics {
