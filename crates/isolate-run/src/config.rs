@@ -105,8 +105,9 @@ pub struct Service {
     pub objective: BTreeMap<String, f64>,
     /// Where the latency of the requests is read.
     pub latency: Option<SourceSpec>,
-    /// Requests per second at the peak load. Only the policy `heracles` uses this number, because
-    /// it decides by the present load as a share of the peak load.
+    /// Requests per second at the peak load. `heracles` decides by the present load as a share of
+    /// the peak load. `autothrottle`, and `slackline` without best-effort groups, follow changes of
+    /// this share. Without this key, these policies take the service's CPU use for its load.
     pub peak_requests_per_s: Option<f64>,
 }
 

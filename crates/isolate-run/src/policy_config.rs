@@ -39,7 +39,8 @@ pub struct PolicyConfig {
     /// `static.io_cost`, such as `vda`: its name in `/sys/block`. No partition.
     pub io_device: Option<String>,
     /// Only for `heracles`: the peak bandwidth of the machine's memory, in GB/s. `heracles` uses it
-    /// if resctrl counts the memory traffic. Without this key, `heracles` decides by latency alone.
+    /// if resctrl counts the memory traffic. Without this key, `heracles` does not look at the
+    /// memory traffic.
     pub dram_peak_gb_per_s: Option<f64>,
 }
 
