@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for OneOrMore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// The name in reports. By default the value of `unit`, `cgroup` or `container`, or `pid` with
+    /// The name in reports. By default the value of `unit`, `cgroup` or `container`, or `pid` and
     /// the number.
     #[serde(default)]
     pub name: String,
@@ -116,7 +116,7 @@ pub struct Service {
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
     /// The name in reports. By default the value of `unit` or `container`, the last part of the path
-    /// in `cgroup`, `pid` with the number, or the program of `command` without its directories.
+    /// in `cgroup`, `pid` and the number, or the program of `command` without its directories.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.

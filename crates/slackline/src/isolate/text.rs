@@ -215,6 +215,10 @@ pub(super) fn simulated(done: &Simulated) -> String {
         .decisions
         .iter()
         .map(|(reason, count)| format!("{reason} {count}"));
+    let reasons = match done.decisions.is_empty() {
+        true => "none".to_owned(),
+        false => reasons.collect::<Vec<_>>().join(", "),
+    };
     format!(
         "SIMULATED, nothing here was measured.\nPolicy {}: {:.2} % of the windows violate the objective of {:.2} ms; effective \
          machine utilisation {:.1} %; mean power {:.0} W.\nDecisions by reason: {}.\n",
@@ -223,7 +227,7 @@ pub(super) fn simulated(done: &Simulated) -> String {
         done.objective_ms,
         100.0 * done.utilisation,
         done.power_w,
-        reasons.collect::<Vec<_>>().join(", ")
+        reasons
     )
 }
 
