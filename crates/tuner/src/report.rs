@@ -313,6 +313,16 @@ impl Finding {
     pub fn is_better(self) -> bool {
         matches!(self, Self::Improvement | Self::Paid | Self::Undecided)
     }
+
+    /// What stands above the settings that a report offers.
+    #[must_use]
+    pub fn settings_heading(self) -> &'static str {
+        match self {
+            Self::Improvement => "The winner's settings",
+            Self::Paid => "The candidate's settings. A guard became worse with them, as said above",
+            _ => "The candidate's settings. Not every constraint is decided for them",
+        }
+    }
 }
 
 impl ArmResult {
