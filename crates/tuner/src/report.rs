@@ -276,7 +276,7 @@ pub enum Finding {
     NoDifference,
     /// The winner is shown to be worse than the control.
     Worse,
-    /// The winner is better, but a constraint is broken, or a run crashed.
+    /// The winner is better, but a constraint is broken, or a run failed.
     ConstraintViolated,
     /// The experiment ended before anything could be shown.
     Unfinished,
