@@ -139,8 +139,8 @@ def reaction(part):
 def kills(part):
     lines = [
         "", "## Kills", "",
-        "`kill -9` at a random moment of the first three seconds. *As it was*: every group is gone within 10 s. Where both are",
-        f"killed, `slackline restore` was run. Measured on {part['machine']}.",
+        "`kill -9` at a random moment of the first three seconds. *As it was*: every group that `isolate` made is gone within",
+        f"10 s. Where both are killed, `slackline restore` was run. Measured on {part['machine']}.",
         "", "| killed | times | as it was |", "|---|---|---|",
     ]
     for whom in dict.fromkeys(run["killed"] for run in part["runs"]):
