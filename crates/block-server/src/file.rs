@@ -56,8 +56,8 @@ pub(crate) struct RawConfig {
     /// Seconds after SIGTERM in which connections may complete their requests.
     #[schemars(extend("default" = DRAIN_S))]
     pub(crate) drain_s: Option<Whole<0, DRAIN_S_MAX>>,
-    /// A file to which the server appends a JSON line for each tenant that is admitted, changed,
-    /// removed or refused. By default no file.
+    /// A file to which the server appends a JSON line for each tenant that is admitted, changed or
+    /// removed, and for each configuration that is refused. By default no file.
     #[schemars(with = "Option<PathBuf>")]
     pub(crate) audit_log: Option<Spanned<PathBuf>>,
     /// The devices.

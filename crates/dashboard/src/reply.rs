@@ -34,10 +34,10 @@ pub(crate) struct Problem<'a> {
     status: u16,
     /// Why the request was refused.
     detail: &'a str,
-    /// The line of the specification with the error.
+    /// The line of the specification, or of the imported report, with the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
-    /// The key of the specification with the error.
+    /// The key of the specification, or of the imported report, with the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
 }

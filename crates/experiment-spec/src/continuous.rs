@@ -44,8 +44,8 @@ pub struct ContinuousSpec {
     /// less on the time of day than the workload does. With fewer parts, a change is found sooner.
     pub gain_seasons: usize,
     /// `true`: Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a
-    /// change sooner. Use `false` only if the load is the same on all days, because other loads
-    /// then raise false alarms.
+    /// change sooner. Use `false` only if the load is the same on all days. Otherwise each weekend
+    /// may raise a false alarm.
     pub weekends: bool,
     /// The largest rate of false alarms, of all drift tests together, per day.
     pub false_alarms_per_day: f64,

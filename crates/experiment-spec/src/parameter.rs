@@ -64,8 +64,8 @@ pub struct ParameterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Value>>,
     /// Values with a special meaning outside the order of the range, such as 0 for "off". If the
-    /// present value of a knob means "no limit" (`max`, −1, near 2^63 or 2^64), this value is
-    /// special without being listed.
+    /// present value of a knob means "no limit" (such as `max`, −1, or a number near 2^63), this
+    /// value is special without being listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Value>,
     /// The control's value. Required in an experiment, except for a kernel knob without `write`:

@@ -1,10 +1,12 @@
 //! What would be steered by what on this host, and what the host lacks. Nothing is changed.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use host::{Actuator, CpuQuotaLimit, Roots};
 use isolation::ActuatorSetting;
 use serde::Serialize;
+use wire_latency::{LatencySource, NoData};
 
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
 use crate::config::{BestEffort, IsolationConfig, Service};
@@ -12,6 +14,9 @@ use crate::error::IsolateError;
 use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::latency::surroundings;
 use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
+
+/// How long a source is tried. On the wire, a second without a packet shows that nobody listens.
+const TRY: Duration = Duration::from_millis(1200);
 
 /// One actuator of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -104,6 +109,14 @@ fn described(work: &BestEffort, existing: Option<&str>) -> String {
     }
 }
 
+/// Why a source gives no data, if it gives none. A service that nobody asks just now is fine.
+fn trouble(source: &mut dyn LatencySource) -> Option<String> {
+    match source.poll(Instant::now() + TRY) {
+        Ok(_) | Err(NoData::Starting | NoData::Idle { .. }) => None,
+        Err(no_data) => Some(no_data.to_string()),
+    }
+}
+
 /// The services that are there, with their names.
 fn check_services(
     config: &IsolationConfig,
@@ -123,7 +136,13 @@ fn check_services(
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
         let surroundings = surroundings(pid, objective, config.services.len());
         let source = match wire_latency::open(source, &surroundings) {
-            Ok(source) => source.describe(),
+            Ok(mut source) => {
+                if let Some(why) = trouble(source.as_mut()) {
+                    let problem = format!("service {}: no data: {why}", service.name);
+                    check.problems.push(problem);
+                }
+                source.describe()
+            }
             Err(error) => {
                 let problem = format!("service {}: {error}", service.name);
                 check.problems.push(problem);

@@ -130,6 +130,7 @@ impl Session {
             let now = Instant::now();
             if now >= next_row {
                 next_row = now + ROW_EVERY;
+                self.tell_of_sources(now, watcher)?;
                 self.count_own();
                 let status = self.status();
                 status::write(&self.state_dir, &status);
@@ -147,6 +148,18 @@ impl Session {
             next = next.max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
+    }
+
+    fn tell_of_sources(
+        &mut self,
+        now: Instant,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
+        let services = self.services.iter_mut();
+        let news: Vec<String> = services
+            .filter_map(|service| service.source_news(now))
+            .collect();
+        news.iter().try_for_each(|text| self.note(watcher, text))
     }
 
     /// Counts the loop's own CPU time, and makes the steps longer where it is too much.

@@ -64,7 +64,7 @@ impl IsolationController for CpuSuppress {
 
     fn explain(&self) -> String {
         let quota = self.quota_cores.unwrap_or_default();
-        format!("best-effort work has {quota:.2} cores together")
+        format!("best-effort work may use {quota:.2} cores together")
     }
 }
 

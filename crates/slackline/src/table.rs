@@ -9,7 +9,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableComponent, W
 use host::{Probe, ProbeState};
 use tuner::conclusion::{ConstraintVerdict, GuardVerdict};
 use tuner::evaluation::Outcome;
-use tuner::report::{AGAINST_MEANS, ArmResult, EvaluationRecord, Finding, Report};
+use tuner::report::{AGAINST_MEANS, ArmResult, EvaluationRecord, Report};
 use tuner::report::{change, difference, score_text, significant};
 use tuner::sentence::{guard_change, observed};
 use tuner::spec::{CheckedSpec, Goal, ObjectiveScale, ObjectiveSpec};
@@ -112,14 +112,7 @@ pub(crate) fn results(report: &Report) -> String {
     }
     let _ = writeln!(text, "\n{}", report.sentence);
     if !report.settings.is_empty() {
-        let heading = match report.finding {
-            Finding::Improvement => "The winner's settings:",
-            Finding::Paid => {
-                "The candidate's settings. A guard became worse with them, as said above:"
-            }
-            _ => "The candidate's settings. Not every constraint is decided for them:",
-        };
-        let _ = writeln!(text, "\n{heading}");
+        let _ = writeln!(text, "\n{}:", report.finding.settings_heading());
         for setting in &report.settings {
             let _ = writeln!(text, "  {setting}");
         }

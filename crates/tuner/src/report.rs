@@ -276,7 +276,7 @@ pub enum Finding {
     NoDifference,
     /// The winner is shown to be worse than the control.
     Worse,
-    /// The winner is better, but a constraint is broken, or a run crashed.
+    /// The winner is better, but a constraint is broken, or a run failed.
     ConstraintViolated,
     /// The experiment ended before anything could be shown.
     Unfinished,
@@ -312,6 +312,16 @@ impl Finding {
     #[must_use]
     pub fn is_better(self) -> bool {
         matches!(self, Self::Improvement | Self::Paid | Self::Undecided)
+    }
+
+    /// What stands above the settings that a report offers.
+    #[must_use]
+    pub fn settings_heading(self) -> &'static str {
+        match self {
+            Self::Improvement => "The winner's settings",
+            Self::Paid => "The candidate's settings. A guard became worse with them, as said above",
+            _ => "The candidate's settings. Not every constraint is decided for them",
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Open-loop load for the bench: one request again and again over some connections, at times that do not depend on the answers.
 
-  load.py memcached|http|mariadb PORT REQUESTS_PER_S SECONDS [--shape ramp|flat|step] [--step-at S] [--warm-s S] [--window-s S] [--connections N]
+  load.py memcached|http|mariadb|mariadb-writes PORT REQUESTS_PER_S SECONDS [--shape ramp|flat|step] [--step-at S] [--warm-s S] [--window-s S] [--connections N]
 
 A latency counts from the scheduled arrival, so that a stall is not hidden. A ramp goes from a fifth of the rate to all of it and
 back, once. A step goes from a fifth to all at --step-at. Before either, a fifth of the rate for --warm-s, which is not counted.
@@ -18,7 +18,11 @@ import sys
 import time
 
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
-QUERY = b"SELECT SUM(CRC32(pad)) FROM bench.rows WHERE id BETWEEN 4000 AND 9000"
+QUERIES = {
+    "mariadb": b"SELECT SUM(CRC32(pad)) FROM bench.rows WHERE id BETWEEN 4000 AND 9000",
+    # A commit: the answer comes when the row is on the disk.
+    "mariadb-writes": b"INSERT INTO bench.log VALUES ('0123456789')",
+}
 
 
 def packet(sequence, body):
@@ -45,7 +49,7 @@ def whole(connection, quiet_s=0.3):
 def connect(kind, port):
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if kind == "mariadb":
+    if kind in QUERIES:
         connection.recv(65536)
         # PROTOCOL_41, SECURE_CONNECTION, LONG_PASSWORD, TRANSACTIONS; no password: grants are not read.
         hello = struct.pack("<IIB23x", 0x0000_A201, 1 << 24, 33) + b"root\0" + b"\0"
@@ -115,7 +119,7 @@ def run(options, connections, request, length):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["memcached", "http", "mariadb"])
+    parser.add_argument("kind", choices=["memcached", "http", *QUERIES])
     parser.add_argument("port", type=int)
     parser.add_argument("rate", type=float)
     parser.add_argument("seconds", type=float)
@@ -126,7 +130,8 @@ def main():
     parser.add_argument("--connections", type=int, default=16)
     options = parser.parse_args()
     connections = [connect(options.kind, options.port) for _ in range(options.connections)]
-    request = {"memcached": b"get k\r\n", "http": HTTP, "mariadb": packet(0, b"\x03" + QUERY)}[options.kind]
+    queries = {kind: packet(0, b"\x03" + query) for kind, query in QUERIES.items()}
+    request = {"memcached": b"get k\r\n", "http": HTTP, **queries}[options.kind]
     if options.kind == "memcached":
         connections[0].sendall(b"set k 0 0 1000\r\n" + b"x" * 1000 + b"\r\n")
         connections[0].recv(100)

@@ -139,8 +139,8 @@ def reaction(part):
 def kills(part):
     lines = [
         "", "## Kills", "",
-        "`kill -9` at a random moment of the first three seconds. *As it was*: every group is gone within 10 s. Where both are",
-        f"killed, `slackline restore` was run. Measured on {part['machine']}.",
+        "`kill -9` at a random moment of the first three seconds. *As it was*: every group that `isolate` made is gone within",
+        f"10 s. Where both are killed, `slackline restore` was run. Measured on {part['machine']}.",
         "", "| killed | times | as it was |", "|---|---|---|",
     ]
     for whom in dict.fromkeys(run["killed"] for run in part["runs"]):
@@ -168,8 +168,8 @@ def simulated(part):
     lines += [
         "",
         "Heracles' paper reports a utilisation above 90 %, with every window within the objective. On this model Heracles stays below 90 % at",
-        "low load, for this reason: one core more for the batch work lowers the slack from above 0.10 to below 0.05. With a slack below 0.05, the",
-        "paper's rule leaves only two cores to the batch work. So the batch work's number of cores rises and falls again and again.",
+        "every load. The reason at low load: one core more for the batch work lowers the slack from above 0.10 to below 0.05. With a slack",
+        "below 0.05, the paper's rule leaves only two cores to the batch work. So the batch work's number of cores rises and falls again and again.",
         "",
         "The next table has the best result that any search over settings could find (CLITE is such a search). For this, every setting of",
         "cores or quota, cache ways, frequency and network bandwidth was tried on the model, without noise. A cell has two shares: the",

@@ -20,6 +20,7 @@ SERVICES = {
     "memcached": ("memcached", 4000, 2.0),
     "nginx": ("http", 800, 6.0),
     "mariadb": ("mariadb", 1500, 6.0),
+    "mariadb-writes": ("mariadb-writes", 200, 40.0),
     "jvm": ("http", 3000, 12.0),
 }
 
@@ -76,6 +77,7 @@ def mariadb(directory):
     text = (
         "CREATE DATABASE bench; USE bench; CREATE TABLE bench.rows (id INT PRIMARY KEY, pad CHAR(200)) ENGINE=InnoDB;"
         "INSERT INTO bench.rows SELECT seq, REPEAT('x', 200) FROM seq_1_to_10000;"
+        "CREATE TABLE bench.log (pad CHAR(10)) ENGINE=InnoDB;"
     )
     client = ["mariadb", "--no-defaults", f"--socket={socket_path}"]
     return server, lambda: subprocess.run(client, input=text, text=True, check=True)
@@ -147,7 +149,7 @@ def listening():
 
 def start(service, directory):
     """Starts a service and returns its process, once it listens."""
-    server, prepare = {"memcached": memcached, "nginx": nginx, "mariadb": mariadb, "jvm": jvm}[service](directory)
+    server, prepare = {"memcached": memcached, "nginx": nginx, "mariadb": mariadb, "mariadb-writes": mariadb, "jvm": jvm}[service](directory)
     try:
         listening()
         if prepare is not None:

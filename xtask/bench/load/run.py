@@ -390,8 +390,8 @@ def write(results, arguments, found):
         "",
         "## Who was too slow",
         "",
-        "Random arrivals at a share of the capacity. In each of the last three rows, one part is made too slow: the generator, a "
-        "neighbour, or the service. `bottleneck` in the report has to name this part. The slow generator runs under `strace`.",
+        "Random arrivals at a share of the capacity. Each of the last three rows has one bottleneck: the generator, neighbours on its "
+        "CPU, or the service. `bottleneck` in the report has to name it. The slow generator runs under `strace`.",
         "",
         *directions_table(found["directions"]),
         "",

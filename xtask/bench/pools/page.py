@@ -67,7 +67,7 @@ def said(advice, how):
         return f"nothing: the model differs too much from the measurement ({100 * (advice['model_error'] - 1):+.0f} %)".replace("-", "−")
     recommended, give_back = advice["recommended"], advice["give_back"]
     text = changes(recommended, how) if recommended else "nothing: no change is shown to be faster"
-    return text + (f"; could be given back: {changes(give_back, how)}" if give_back else "")
+    return text + (f"; in the model not slower with {changes(give_back, how)}" if give_back else "")
 
 
 def rows(found):
@@ -116,8 +116,15 @@ def summary(found):
 ON_UVICORN = (
     "uvicorn with several workers leaves TCP_NODELAY off ([issue 3149](https://github.com/Kludex/uvicorn/issues/3149)). Then the body of an answer "
     "waits until the client acknowledges the head, which takes 40 ms. With one worker, uvicorn sets the option. So one worker is faster for a "
-    "reason that has nothing to do with CPU time, and `advise` cannot see it. \"uvicorn with TCP_NODELAY\" has the option set for all workers."
+    "reason that has nothing to do with CPU time, and `advise` cannot see it."
 )
+WITH_NODELAY = '"uvicorn with TCP_NODELAY" has the option set for all workers.'
+
+
+def on_uvicorn(services):
+    """Why one worker of uvicorn is faster, and what the service with the option set is, where the table has them."""
+    said = [text for name, text in (("uvicorn", ON_UVICORN), ("uvicorn with TCP_NODELAY", WITH_NODELAY)) if name in services]
+    return [" ".join(said), ""] if said else []
 
 
 def write(found, out):
@@ -131,7 +138,8 @@ def write(found, out):
         f"`cargo xtask bench pools`, {found['machine']}. Each service has {found['workers']} workers in a control group of "
         f"{found['cores']} core. Nine of ten requests take about 2 ms of CPU time, and one in ten takes ten times as much. The load is an "
         f"open loop. Its rate is {100 * found['share']:.0f} % of the rate of a closed loop. `advise` watched each service for {found['record_s']} s under this "
-        f"load, and once in saturation (the closed loop). Then each setting was measured {repeats} times for {found['seconds']} s, in random order.",
+        f"load, and once in saturation (the closed loop). Then each setting was measured up to {repeats} times for {found['seconds']} s, in "
+        "random order.",
         "",
         "The percentages are changes of the 99th percentile of the client's latency against today's setting, with 95 % intervals over pairs of "
         "runs. Less is better. There are four alternatives: one worker for each core of the quota, a burst as large as the quota, two workers "
@@ -147,7 +155,7 @@ def write(found, out):
         "|---|---|---|---|---|---|---|---|---|",
         *rows(found),
         "",
-        *([ON_UVICORN, ""] if "uvicorn" in found["services"] else []),
+        *on_uvicorn(found["services"]),
         "The next table compares the setting of `advise` with each alternative: the change is that of the setting of `advise` against the "
         "alternative. If `advise` recommended nothing, today's setting counts.",
         "",

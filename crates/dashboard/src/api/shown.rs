@@ -44,7 +44,8 @@ pub(crate) struct Shown {
     recommended: Option<tuner::report::Recommended>,
     /// What the verification has shown, as one word.
     finding: tuner::report::Finding,
-    /// Why the verified winner is not the first evaluation in the order of ranks.
+    /// Why the verified winner does not have rank 1, if so. The measurements of the search decide
+    /// the ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     winner_rank: Option<String>,
     /// The exact settings of the winner, ready to apply.

@@ -32,6 +32,7 @@ pub(super) struct Verdict {
     /// Constraints and guards.
     pub(super) lines: Vec<Line>,
     pub(super) settings: Vec<String>,
+    pub(super) settings_heading: &'static str,
     /// The control's values of what the winner changes, to undo it by hand.
     pub(super) control: Vec<String>,
     /// Why the server cannot promote it.
@@ -92,6 +93,7 @@ impl Verdict {
             means: means.map(|(control, arm)| (unit.mean(*control), unit.mean(*arm))),
             lines,
             settings: report.settings.clone(),
+            settings_heading: report.finding.settings_heading(),
             control: control.collect(),
             not_promotable: row.not_promotable().map(str::to_owned),
             is_copied: !row.spec.changes_host(),

@@ -525,7 +525,7 @@ fn a_service_that_is_too_slow_alone_is_said() {
     let says_so = |status: &Value| {
         status["explanation"]
             .as_str()
-            .is_some_and(|text| text.contains("a service is overloaded"))
+            .is_some_and(|text| text.contains("while best-effort work was off"))
     };
     let status = bench.until("the sentence", says_so);
     assert!(Bench::is_off(&status));

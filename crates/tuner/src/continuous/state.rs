@@ -205,8 +205,8 @@ pub struct Promoted {
 pub struct HostThen {
     /// The kernel's identifier of the boot.
     pub boot_id: String,
-    /// The value that each knob of the experiment read. The kernel may have rounded the value that
-    /// was written.
+    /// For each knob of the experiment, the value that was read. The kernel may have rounded the
+    /// value that was written.
     pub knobs: BTreeMap<String, String>,
     /// The fingerprint of each templated file and of each template.
     pub files: BTreeMap<String, String>,
@@ -300,8 +300,8 @@ pub struct HistoryEntry {
     /// When it happened, in UTC.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
-    /// or `measured`. Of an experiment that ends: `verification`, `done` or `failed`.
+    /// `drift`, `search`, `promoted`, `rollback`, `forgotten`, `slo`, `held`, `refused`, `changed`,
+    /// `unmeasured` or `measured`. Of an experiment that ends: `verification`, `done` or `failed`.
     pub kind: String,
     /// What happened, in words.
     pub text: String,
