@@ -99,10 +99,10 @@ pub struct Service {
     /// A process id.
     pub pid: Option<u32>,
     /// The latency objective, such as `{ p99_ms = 5 }`: the limit for a percentile, in
-    /// milliseconds. Any percentile is possible. `window_s` is the time over which the percentile
-    /// is taken, in seconds, 15 by default.
+    /// milliseconds. The percentile is from 50 to below 100. `window_s` is the time over which the
+    /// percentile is taken, in seconds, from 1 to 600, by default 15.
     pub objective: BTreeMap<String, f64>,
-    /// Where the latency of the requests is read.
+    /// Where the latency of the requests is read. Every service needs it.
     pub latency: Option<SourceSpec>,
     /// Requests per second at the peak load. Only the policy `heracles` uses this number, because
     /// it decides by the present load as a share of the peak load.
@@ -114,7 +114,7 @@ pub struct Service {
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
     /// The name in reports. By default the value of `unit`, `cgroup`, `container` or `pid`, or the
-    /// command.
+    /// program of `command`. Of a path, only the last part.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.

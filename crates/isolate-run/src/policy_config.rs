@@ -28,10 +28,11 @@ pub struct PolicyConfig {
     /// Time between two steps of the controller, in milliseconds. Steps become longer if the
     /// controller uses more than half a percent of a core.
     pub step_ms: f64,
-    /// The network device on which best-effort traffic is limited, such as `eth0`. The queue
-    /// discipline of the device must be the kernel's default.
+    /// The network device on which the policies `slackline` and `heracles` limit best-effort
+    /// traffic, such as `eth0`. Needs `link_mbit_per_s`. The queue discipline of the device must be
+    /// the kernel's default.
     pub link_device: Option<String>,
-    /// The rate of `link_device`, in Mbit/s.
+    /// The rate of `link_device`, in Mbit/s. Without this key, no traffic is limited.
     pub link_mbit_per_s: Option<f64>,
     /// The disk of `static.io_max_read_mb_per_s`, `static.io_max_write_mb_per_s` and
     /// `static.io_cost`, such as `vda`: its name in `/sys/block`. No partition.
