@@ -103,7 +103,7 @@ pub struct Service {
     /// milliseconds. The percentile is at least 50 and below 100. `window_s` is the time over which
     /// the percentile is taken, in seconds: 1 to 600, 15 by default.
     pub objective: BTreeMap<String, f64>,
-    /// Where the latency of the requests is read.
+    /// Where the latency of the requests is read. Every service needs it.
     pub latency: Option<SourceSpec>,
     /// Requests per second at the peak load. `heracles` decides by the present load as a share of
     /// the peak load. `autothrottle`, and `slackline` without best-effort groups, follow changes of

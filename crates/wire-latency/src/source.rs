@@ -210,7 +210,7 @@ pub struct PrometheusSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
     /// The time that the query covers, in seconds. By default the range in the query (`[30s]`).
-    /// Required if the query has several ranges.
+    /// Required if the query has no range, or different ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
     /// Unit of the number, or of the buckets' bounds.
