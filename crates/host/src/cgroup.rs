@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -227,6 +227,18 @@ pub(crate) fn check_group(group: &str) -> Result<(), HostError> {
     } else {
         check_relative(group, Path::new(trimmed))
     }
+}
+
+/// A group's path without what means nothing in it: `/a//b/./c/` is the group `a/b/c`.
+///
+/// ```
+/// assert_eq!(host::cgroup::plain_path("/a//b/./c/"), "a/b/c");
+/// ```
+#[must_use]
+pub fn plain_path(group: &str) -> String {
+    let parts = Path::new(group.trim_matches('/')).components();
+    let parts: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
+    parts.display().to_string()
 }
 
 /// The group's directories that exist, one per hierarchy.

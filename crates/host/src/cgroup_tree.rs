@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cgroup::{CgroupVersion, Hierarchies, check_group};
+use crate::cgroup::{CgroupVersion, Hierarchies, check_group, plain_path};
 use crate::error::HostError;
 use crate::roots::{Roots, read_text};
 
@@ -29,6 +29,31 @@ pub fn group_of(roots: &Roots, pid: u32) -> Result<String, HostError> {
     group.ok_or_else(|| HostError::parse(&path, &text, "it has no line of the cpu controller"))
 }
 
+/// The groups of a process in the hierarchies of these controllers of v1, and in that of v2: each
+/// once, empty for a root group.
+///
+/// # Errors
+///
+/// [`HostError::NoSuchProcess`], [`HostError::Read`].
+pub fn groups_of(roots: &Roots, pid: u32, controllers: &[&str]) -> Result<Vec<String>, HostError> {
+    let path = roots.proc(format!("{pid}/cgroup"));
+    let text = read_text(&path)?.ok_or(HostError::NoSuchProcess { pid })?;
+    let mut groups: Vec<String> = Vec::new();
+    for line in text.lines() {
+        // cgroups(7): "hierarchy-ID:controllers:path"; the unified one has no controllers.
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(of), Some(group)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let is_meant = of.is_empty() || of.split(',').any(|name| controllers.contains(&name));
+        let group = group.trim_matches('/');
+        if is_meant && !groups.iter().any(|known| known == group) {
+            groups.push(group.to_owned());
+        }
+    }
+    Ok(groups)
+}
+
 /// The group that a path names: below the hierarchy's root, or the whole path of its directory.
 ///
 /// # Errors
@@ -43,6 +68,7 @@ pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
         |below| below.display().to_string(),
     );
     check_group(&group)?;
+    let group = plain_path(&group);
     let directory = top.join(&group);
     if directory.is_dir() {
         Ok(group)
@@ -292,6 +318,29 @@ mod tests {
         assert_eq!(answers, [true, false, false]);
         let nothing = Hierarchies::of(&Roots::at("/nonexistent"));
         assert!(has_process(&nothing, "a").is_err());
+    }
+
+    #[test]
+    fn a_process_has_a_group_in_each_hierarchy_that_is_asked_for() {
+        let text =
+            "12:pids:/p\n5:memory:/m/n\n4:cpu,cpuacct:/a\n3:freezer:/a\n1:name=systemd:/s\n0::/\n";
+        let (_dir, roots) = fake(&[("proc/7/cgroup", text)]);
+        let of = |pid| groups_of(&roots, pid, &["cpu", "memory", "freezer"]);
+        assert_eq!(of(7).unwrap(), ["m/n", "a", ""]);
+        assert!(matches!(of(8), Err(HostError::NoSuchProcess { pid: 8 })));
+    }
+
+    #[test]
+    fn a_path_names_the_same_group_however_it_is_written() {
+        let (_dir, roots) = fake(&[("sys/fs/cgroup/cpu/a/b/tasks", "")]);
+        let top = roots.sys("fs/cgroup/cpu/a/b/").display().to_string();
+        for path in ["a/b", "/a/b/", "a//b", "/a/./b/", &top] {
+            assert_eq!(group_of_path(&roots, path).unwrap(), "a/b", "{path}");
+        }
+        assert!(matches!(
+            group_of_path(&roots, "a/../a/b"),
+            Err(HostError::InvalidName { .. })
+        ));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod debugfs;
 mod egress;
 mod error;
 mod files;
+mod group_members;
 mod hardware_sample;
 mod knob;
 mod lock;
@@ -48,7 +49,7 @@ pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample, CpuUse};
 pub use cgroup_tree::{
-    ServiceGroup, group_of, group_of_path, has_process, processes_below, processes_in,
+    ServiceGroup, group_of, group_of_path, groups_of, has_process, processes_below, processes_in,
     service_groups, threads_below,
 };
 pub use clock::own_cpu_s;
@@ -60,6 +61,7 @@ pub use error::HostError;
 pub use files::{
     check_replaceable, fingerprint, is_same_file, replace_private, replace_synced, target,
 };
+pub use group_members::GroupMembers;
 pub use hardware_sample::{PackageEnergy, frequency_mhz, memory_traffic_bytes};
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem};
@@ -69,8 +71,8 @@ pub use machine::{Machine, MachineCpu};
 pub use pressure::Pressure;
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
-    End, Kinship, all_pids, boot_id, end_process, family, is_io_worker, is_running, kinship,
-    parent, start_time, thread_ids,
+    END_GRACE, End, Kinship, all_pids, ancestors, boot_id, end_process, family, is_io_worker,
+    is_kernel_thread, is_running, kinship, parent, start_time, thread_ids,
 };
 pub use process_tree::{ProcessSample, ProcessTree};
 pub use real_time::RealTime;

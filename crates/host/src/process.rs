@@ -14,7 +14,10 @@ use crate::roots::{Roots, read_text};
 const END_POLL: Duration = Duration::from_millis(20);
 
 /// How long a killed process is given to disappear; one in an uninterruptible sleep takes longer.
-const KILL_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const KILL_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a process is given between SIGTERM and SIGKILL (as long as `docker stop` gives).
+pub const END_GRACE: Duration = Duration::from_secs(10);
 
 /// The fields of `/proc/PID/stat` that Slackline uses (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +91,6 @@ fn name_and_fields<'a>(path: &Path, text: &'a str) -> Result<(&'a str, Vec<&'a s
 /// kernel alone (`create_io_thread` in kernel/fork.c). False where it is gone.
 #[must_use]
 pub fn is_io_worker(roots: &Roots, pid: u32, thread: u32) -> bool {
-    /// In field 9 (include/linux/sched.h).
     const PF_IO_WORKER: u32 = 0x10;
     let path = roots.proc(format!("{pid}/task/{thread}/stat"));
     let Ok(Some(text)) = read_text(&path) else {
@@ -97,9 +99,26 @@ pub fn is_io_worker(roots: &Roots, pid: u32, thread: u32) -> bool {
     let Ok((name, fields)) = name_and_fields(&path, &text) else {
         return false;
     };
-    let flags = fields.get(9 - 3).and_then(|flags| flags.parse().ok());
     // Before Linux 5.12 the flag said something else, and there were no such threads.
-    name.starts_with("iou-") && flags.is_some_and(|flags: u32| flags & PF_IO_WORKER != 0)
+    name.starts_with("iou-") && flags_in(&fields) & PF_IO_WORKER != 0
+}
+
+/// Field 9 (include/linux/sched.h, `PF_*`).
+fn flags_in(fields: &[&str]) -> u32 {
+    let flags = fields.get(9 - 3).and_then(|flags| flags.parse().ok());
+    flags.unwrap_or(0)
+}
+
+/// Whether a process is a thread of the kernel. False where it is gone.
+#[must_use]
+pub fn is_kernel_thread(roots: &Roots, pid: u32) -> bool {
+    const PF_KTHREAD: u32 = 0x0020_0000;
+    let path = roots.proc(format!("{pid}/stat"));
+    let Ok(Some(text)) = read_text(&path) else {
+        return false;
+    };
+    let fields = name_and_fields(&path, &text).map(|(_, fields)| fields);
+    fields.is_ok_and(|fields| flags_in(&fields) & PF_KTHREAD != 0)
 }
 
 /// Whose a process is.
@@ -152,6 +171,22 @@ pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
     Some(Stat::read(roots, pid).ok()??.parent)
 }
 
+/// Who started a process, who started that one, and so on, with their names.
+#[must_use]
+pub fn ancestors(roots: &Roots, pid: u32) -> Vec<(u32, String)> {
+    let mut found: Vec<(u32, String)> = Vec::new();
+    let mut next = kinship(roots, pid).map_or(0, |kin| kin.parent);
+    // A pid that is reused while they are read could lead in a circle.
+    while next != 0 && next != pid && !found.iter().any(|(known, _)| *known == next) {
+        let Some(kin) = kinship(roots, next) else {
+            break;
+        };
+        found.push((next, kin.name));
+        next = kin.parent;
+    }
+    found
+}
+
 /// The kernel's name for this boot; empty where it does not tell. Pids and start times of another
 /// boot name nobody.
 #[must_use]
@@ -167,6 +202,11 @@ pub fn boot_id(roots: &Roots) -> String {
 #[must_use]
 pub fn is_running(roots: &Roots, pid: u32, start_time: u64) -> bool {
     matches!(Stat::read(roots, pid), Ok(Some(stat)) if stat.start_time == start_time && !matches!(stat.state, 'Z' | 'X'))
+}
+
+/// Whether a process with this pid runs (a zombie does not).
+pub(crate) fn lives(roots: &Roots, pid: u32) -> bool {
+    matches!(Stat::read(roots, pid), Ok(Some(stat)) if !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// The pids of all processes, in the order of `/proc`.
@@ -279,7 +319,7 @@ pub fn end_process(pid: u32, start_time: u64, grace: Duration) -> Result<End, i3
     }
 }
 
-fn wait_until(limit: Duration, is_over: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(limit: Duration, is_over: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
         if is_over() {
@@ -378,6 +418,37 @@ mod tests {
         ]);
         let workers = (7..=14).filter(|thread| is_io_worker(&roots, 7, *thread));
         assert_eq!(workers.collect::<Vec<u32>>(), [8]);
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_is_known_by_its_flag() {
+        let line = |flags: u32| format!("8 (kworker/0:1) S 2 0 0 0 -1 {flags} 0 0");
+        let (_dir, roots) = fake(&[
+            ("proc/7/stat", &line(0x0420_8060)),
+            ("proc/8/stat", &line(0x0040_0040)),
+            ("proc/9/stat", "9 (x"),
+        ]);
+        let threads = (7..=10).filter(|pid| is_kernel_thread(&roots, *pid));
+        assert_eq!(threads.collect::<Vec<u32>>(), [7]);
+    }
+
+    #[test]
+    fn ancestors_end_at_the_first_process_and_at_a_circle() {
+        let (_dir, roots) = fake(&[
+            ("proc/1/stat", "1 (init) S 0 1 1 0 -1 0"),
+            ("proc/7/stat", "7 (sh) S 1 7 7 0 -1 0"),
+            ("proc/8/stat", "8 (run) S 7 7 7 0 -1 0"),
+            ("proc/20/stat", "20 (a) S 21 0 0 0 -1 0"),
+            ("proc/21/stat", "21 (b) S 20 0 0 0 -1 0"),
+            ("proc/30/stat", "30 (c) S 31 0 0 0 -1 0"),
+        ]);
+        let of = |pid: u32| -> Vec<String> {
+            let found = ancestors(&roots, pid).into_iter();
+            found.map(|(pid, name)| format!("{pid} {name}")).collect()
+        };
+        let found = [8, 20, 30, 40].map(of);
+        let wanted: [&[&str]; 4] = [&["7 sh", "1 init"], &["21 b"], &[], &[]];
+        assert_eq!(found, wanted);
     }
 
     #[test]

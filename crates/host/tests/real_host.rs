@@ -235,3 +235,52 @@ fn this_machine_is_described() {
         println!("{probe:?}");
     }
 }
+
+#[test]
+fn what_is_in_an_own_group_ends_with_it_whatever_session_it_is_in() {
+    if is_missing("cgroup cpu controller", "making a group") {
+        return;
+    }
+    let roots = Roots::default();
+    let group = format!("slackline-test-members-{}", std::process::id());
+    let state = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(state.path()).unwrap();
+    journal.make_cgroup(&roots, &group).unwrap();
+    journal.own_members(&group).unwrap();
+    let procs = host::cgroup::procs_files(&roots, &group).unwrap();
+    let words = host::cgroup::enter_command(&procs);
+    // Nobody waits for either of the two, and the second one ignores SIGTERM.
+    let script = "setsid sleep 1000 & trap '' TERM; setsid sleep 1000 & exit 0";
+    let status = Command::new(&words[0])
+        .args(&words[1..])
+        .args(["sh", "-c", script])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let members = host::GroupMembers::of(&roots, &group);
+    let names = || {
+        let pids = members.pids().unwrap().into_iter();
+        let names = pids.filter_map(|pid| Some(host::kinship(&roots, pid)?.name));
+        names.collect::<Vec<String>>()
+    };
+    for _ in 0..500 {
+        if names() == ["sleep", "sleep"] {
+            break;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(names(), ["sleep", "sleep"]);
+    // A killed run: another one reads the journal.
+    drop(journal);
+    let mut journal = Journal::open(state.path()).unwrap();
+    let planned = journal.restore(&roots, true).unwrap();
+    let said = planned.items.iter().map(|item| item.subject.as_str());
+    let said: Vec<&str> = said.filter(|text| text.starts_with("processes")).collect();
+    assert_eq!(said, [format!("processes in cgroup {group}")]);
+    assert_eq!(names().len(), 2);
+    let report = journal.restore(&roots, false).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert!(names().is_empty(), "{:?}", names());
+    assert!(journal.is_empty());
+    assert!(host::cgroup::procs_files(&roots, &group).is_err());
+}

@@ -106,7 +106,7 @@ pub(crate) fn lines(report: &RestoreReport, dry_run: bool) -> Vec<String> {
         .iter()
         .map(|item| {
             let subject = &item.subject;
-            let done = match subject.starts_with("process ") {
+            let done = match subject.starts_with("process ") || subject.starts_with("processes ") {
                 true => "ended",
                 false => "restored",
             };

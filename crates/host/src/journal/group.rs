@@ -9,7 +9,7 @@ use super::Journal;
 use super::record::{Action, Record};
 use crate::cgroup::{CgroupVersion, Hierarchies, check_group};
 use crate::error::{HostError, is_absence};
-use crate::process::start_time;
+use crate::process::{boot_id, start_time};
 use crate::roots::{Roots, read_text, write_text};
 
 /// What Slackline measures and sets by default: the quota, and CPU time.
@@ -152,6 +152,25 @@ impl Journal {
             self.append(Record::Refused { of: seq })?;
             return Err(HostError::write(&file, &value, &error));
         }
+        self.append(Record::Done {
+            of: seq,
+            left: String::new(),
+        })?;
+        Ok(())
+    }
+
+    /// Records that the processes of a group which was made are Slackline's own. Undoing ends them
+    /// all: also those that left their session, and those that nobody waits for.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn own_members(&mut self, group: &str) -> Result<(), HostError> {
+        let boot_id = boot_id(&Roots::default());
+        let seq = self.will(Action::Members {
+            group: group.to_owned(),
+            boot_id,
+        })?;
         self.append(Record::Done {
             of: seq,
             left: String::new(),

@@ -58,6 +58,9 @@ const RESERVE_BYTES: u64 = 4096;
 /// follows it.
 const KEPT_BYTES: u64 = 64 << 10;
 
+/// A line that is written to find out whether one can be has this length.
+const CHECK_BYTES: usize = 1024;
+
 /// A journal longer than this is rewritten in its shortest form (a long search writes the same few
 /// knobs again and again; what is to be undone stays a few kilobytes).
 const COMPACT_ABOVE_BYTES: u64 = 4 << 20;
@@ -159,6 +162,22 @@ impl Journal {
             Err(error) if is_absence(&error) => Ok(Pendings::default()),
             Err(error) => Err(HostError::journal_io(&path, &error)),
         }
+    }
+
+    /// Whether a line can be written to it now: one is, and is taken back.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`]: nothing could be changed.
+    pub fn check_writable(&mut self) -> Result<(), HostError> {
+        // Without its end: should this process be killed now, the rest is dropped.
+        let text = " ".repeat(CHECK_BYTES);
+        let written = self.append_text(&text, true, true);
+        let taken_back = self.file.set_len(self.length_bytes);
+        self.is_torn = taken_back.is_err();
+        keep_space(&self.file, self.length_bytes);
+        let failed = |error| HostError::journal_io(&self.path, &error);
+        written.and(taken_back).map_err(failed)
     }
 
     /// Whether there is nothing to undo.

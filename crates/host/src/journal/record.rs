@@ -72,6 +72,8 @@ pub(crate) enum Action {
         start_time: u64,
         boot_id: String,
     },
+    /// Processes are started in a group that was made: all that is in the group is Slackline's own.
+    Members { group: String, boot_id: String },
 }
 
 impl Action {
@@ -80,6 +82,7 @@ impl Action {
         match (self, other) {
             (Self::Write { knob: a, .. }, Self::Write { knob: b, .. }) => a == b,
             (Self::File { path: a, .. }, Self::File { path: b, .. }) => a == b,
+            (Self::Members { group: a, .. }, Self::Members { group: b, .. }) => a == b,
             _ => false,
         }
     }
@@ -98,6 +101,7 @@ impl Action {
             }
             Self::Attach { pid, .. } => format!("cgroup of process {pid}"),
             Self::Process { pid, .. } => format!("process {pid}"),
+            Self::Members { group, .. } => format!("processes in cgroup {group}"),
         }
     }
 }

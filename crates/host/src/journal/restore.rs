@@ -1,14 +1,19 @@
 //! Undoing: newest first, each thing in one step to how it was at first. What somebody else changed
 //! meanwhile is left alone and reported; what fails stays in the journal for the next attempt.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::Journal;
 use super::record::{Action, Pending};
 use super::report::{RestoreOutcome, RestoreReport, RestoredItem};
-use super::undo::{undo_attach, undo_controller, undo_group, undo_process};
+use super::undo::{Ending, undo_attach, undo_controller, undo_group, undo_members, undo_process};
+use crate::cgroup::plain_path;
 use crate::error::HostError;
+use crate::group_members::GroupMembers;
 use crate::knob::Knob;
+use crate::process::{END_GRACE, boot_id};
 use crate::roots::Roots;
 
 /// Some values can only be restored after others (`vm.dirty_bytes` refuses the 0 that writing
@@ -67,6 +72,30 @@ impl Journal {
                 .iter()
                 .any(|(new, _)| new.parent().is_some_and(is_ours)),
             Action::Process { pid, .. } => members.contains(pid),
+            Action::Members { group: other, .. } => {
+                other.trim_matches('/') == group.trim_matches('/')
+            }
+            _ => false,
+        };
+        self.restore_where(roots, false, is_meant)
+    }
+
+    /// Undoes what was set of one control group. The group and its processes stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::restore`].
+    pub fn restore_settings(
+        &mut self,
+        roots: &Roots,
+        group: &str,
+    ) -> Result<RestoreReport, HostError> {
+        let is_it = |other: &str| other.trim_matches('/') == group.trim_matches('/');
+        let is_meant = |action: &Action| match action {
+            Action::Write {
+                knob: Knob::Cgroup { group, .. } | Knob::Egress { group, .. },
+                ..
+            } => is_it(group),
             _ => false,
         };
         self.restore_where(roots, false, is_meant)
@@ -80,17 +109,21 @@ impl Journal {
     ) -> Result<RestoreReport, HostError> {
         let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; self.pendings.list.len()];
         let mut failed_before = usize::MAX;
+        let own = self.own_groups();
         for pass in 0.. {
             if pass > 0 && !dry_run {
                 self.lift_quotas(roots, &outcomes);
             }
-            // A frozen process neither ends nor leaves its group.
-            for thaws in [true, false] {
+            let mut ending = Ending::default();
+            for stage in Stage::ALL {
+                if stage == Stage::Members && pass == 0 && !dry_run {
+                    ending = self.ask_members_to_end(roots, &is_meant);
+                }
                 let list = self.pendings.list.iter().zip(&mut outcomes).rev();
-                let is_due = |action: &Action| is_meant(action) && is_freezer(action) == thaws;
+                let is_due = |action: &Action| is_meant(action) && Stage::of(action, &own) == stage;
                 for (pending, outcome) in list.filter(|(pending, _)| is_due(&pending.action)) {
                     if matches!(outcome, None | Some(RestoreOutcome::Failed { .. })) {
-                        *outcome = Some(self.undo(roots, pending, dry_run));
+                        *outcome = Some(self.undo(roots, pending, &ending, dry_run));
                     }
                 }
             }
@@ -182,7 +215,49 @@ impl Journal {
         }
     }
 
-    fn undo(&self, roots: &Roots, pending: &Pending, dry_run: bool) -> RestoreOutcome {
+    /// Groups that are Slackline's own with all that is in them.
+    fn own_groups(&self) -> BTreeSet<String> {
+        let pendings = self.pendings.list.iter();
+        let groups = pendings.filter_map(|pending| match &pending.action {
+            Action::Members { group, .. } => Some(plain_path(group)),
+            _ => None,
+        });
+        groups.collect()
+    }
+
+    /// Asks the processes of all own groups to end: then they have the time for it together.
+    fn ask_members_to_end(&self, roots: &Roots, is_meant: &dyn Fn(&Action) -> bool) -> Ending {
+        let mut asked = BTreeSet::new();
+        let pendings = self.pendings.list.iter().map(|pending| &pending.action);
+        for action in pendings.filter(|action| is_meant(action)) {
+            let Action::Members {
+                group,
+                boot_id: then,
+            } = action
+            else {
+                continue;
+            };
+            let members = GroupMembers::of(roots, group);
+            let is_filled = members.pids().is_ok_and(|pids| !pids.is_empty());
+            if is_filled && boot_id(&Roots::default()) == *then {
+                // Where it is refused, ending them says so.
+                let _ = members.terminate();
+                asked.insert(group.clone());
+            }
+        }
+        Ending {
+            asked,
+            kill_at: Some(Instant::now() + END_GRACE),
+        }
+    }
+
+    fn undo(
+        &self,
+        roots: &Roots,
+        pending: &Pending,
+        ending: &Ending,
+        dry_run: bool,
+    ) -> RestoreOutcome {
         let undone = match &pending.action {
             Action::Write {
                 knob, old, backup, ..
@@ -197,7 +272,17 @@ impl Journal {
                 &pending.may_hold(*new_fnv),
                 dry_run,
             ),
-            Action::Group { directory } => undo_group(&roots.absolute(directory), dry_run),
+            Action::Group { directory } => {
+                let directory = roots.absolute(directory);
+                // A command that was just being started may have come in meanwhile.
+                let own = self.own_groups();
+                if let Some(group) = own.iter().find(|group| directory.ends_with(group))
+                    && !dry_run
+                {
+                    let _ = GroupMembers::of(roots, group).end(Duration::ZERO);
+                }
+                undo_group(&directory, dry_run)
+            }
             Action::Controller {
                 directory,
                 controller,
@@ -208,8 +293,39 @@ impl Journal {
                 start_time,
                 boot_id,
             } => undo_process(roots, *pid, *start_time, boot_id, dry_run),
+            Action::Members { group, boot_id } => {
+                undo_members(roots, group, boot_id, ending, dry_run)
+            }
         };
         undone.unwrap_or_else(|errno| RestoreOutcome::Failed { errno })
+    }
+}
+
+/// What comes first. Within a stage the newest is undone first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// A frozen process neither ends nor leaves its group.
+    Thaw,
+    /// Settings of groups whose processes are to be ended: to end takes CPU time.
+    OwnSettings,
+    Members,
+    Rest,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Thaw, Self::OwnSettings, Self::Members, Self::Rest];
+
+    /// `own` are the groups whose processes are to be ended.
+    fn of(action: &Action, own: &BTreeSet<String>) -> Self {
+        match action {
+            action if is_freezer(action) => Self::Thaw,
+            Action::Write {
+                knob: Knob::Cgroup { group, .. },
+                ..
+            } if own.contains(group.trim_matches('/')) => Self::OwnSettings,
+            Action::Members { .. } => Self::Members,
+            _ => Self::Rest,
+        }
     }
 }
 

@@ -399,6 +399,8 @@ fn a_full_disk_at_the_journal_stops_before_the_knob() {
             Err(HostError::Journal { .. })
         ));
         assert_eq!(fs::read(&file).unwrap().len(), 20_000);
+        let error = journal.check_writable().unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
         // What was done before can still be undone, full as the disk is.
         assert!(journal.restore(&roots, false).unwrap().is_complete());
         assert_eq!(
@@ -408,6 +410,57 @@ fn a_full_disk_at_the_journal_stops_before_the_knob() {
     });
     assert!(mount("umount", &state, &[]));
     result.unwrap();
+}
+
+#[test]
+fn a_journal_that_was_found_writable_is_as_it_was() {
+    let (_dir, roots, state) = host();
+    let mut journal = Journal::open(&state).unwrap();
+    let length = || fs::metadata(state.join("journal.jsonl")).unwrap().len();
+    journal.check_writable().unwrap();
+    assert_eq!(length(), 0);
+    journal.write(&roots, &sysctl("a"), "10").unwrap();
+    let before = length();
+    journal.check_writable().unwrap();
+    assert_eq!(length(), before);
+    journal.write(&roots, &sysctl("a"), "20").unwrap();
+    drop(journal);
+    let mut journal = Journal::open(&state).unwrap();
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert_eq!(read(&roots, "a"), "60");
+}
+
+#[test]
+fn the_members_of_a_group_are_undone_once_and_those_of_another_boot_are_not() {
+    let (_dir, roots, state) = host();
+    let mut journal = Journal::open(&state).unwrap();
+    journal.own_members("jobs").unwrap();
+    journal.own_members("jobs").unwrap();
+    assert_eq!(journal.describe(), ["processes in cgroup jobs"]);
+    drop(journal);
+    let mut journal = Journal::open(&state).unwrap();
+    // Nobody is in it.
+    let report = journal.restore(&roots, false).unwrap();
+    assert_eq!(report.items[0].outcome, RestoreOutcome::Vanished);
+    assert!(journal.is_empty());
+    fs::create_dir_all(roots.sys("fs/cgroup/cpu/jobs")).unwrap();
+    fs::write(roots.sys("fs/cgroup/cpu/jobs/cgroup.procs"), "7\n").unwrap();
+    fs::create_dir_all(roots.proc("7")).unwrap();
+    let stat = "7 (x) S 1 0 0 0 -1 0 1 2 3 4 11 12 13 14 20 0 5 0 777 1 1";
+    fs::write(roots.proc("7/stat"), stat).unwrap();
+    for (boot_id, outcome) in [
+        (crate::boot_id(&Roots::default()), RestoreOutcome::Restored),
+        ("another".to_owned(), RestoreOutcome::Vanished),
+    ] {
+        let action = Action::Members {
+            group: "jobs".to_owned(),
+            boot_id,
+        };
+        journal.will(action).unwrap();
+        let report = journal.restore(&roots, true).unwrap();
+        assert_eq!(report.items[0].outcome, outcome);
+        journal.restore(&roots, false).unwrap();
+    }
 }
 
 #[test]

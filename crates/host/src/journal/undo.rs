@@ -1,5 +1,6 @@
 //! One thing undone: a knob, a file, a group, a controller, moved processes, or a started process.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +16,14 @@ use crate::error::{HostError, errno_of, is_absence};
 use crate::files::{
     fnv, in_words, read_ordinary, replace, replace_or_write, sync_directory, target, temporary,
 };
+use crate::group_members::GroupMembers;
 use crate::knob::{Knob, is_same_state, is_taken_as};
-use crate::process::{End, end_process};
+use crate::process::{END_GRACE, End, end_process};
 use crate::roots::{Roots, read_text, write_bytes, write_text};
 
 /// How long a group is given to become empty: an ended process leaves it when it is reaped, which
 /// its parent does within milliseconds.
 const GROUP_EMPTY_WAIT: Duration = Duration::from_secs(2);
-
-/// How long a process is given between SIGTERM and SIGKILL (as long as `docker stop` gives).
-const PROCESS_GRACE: Duration = Duration::from_secs(10);
 
 impl Journal {
     pub(super) fn undo_write(
@@ -338,6 +337,38 @@ pub(super) fn undo_attach(
     Ok(outcome)
 }
 
+/// Processes that have been asked to end.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// The groups that had any.
+    pub(super) asked: BTreeSet<String>,
+    /// When they are killed; `None` for at once.
+    pub(super) kill_at: Option<Instant>,
+}
+
+pub(super) fn undo_members(
+    roots: &Roots,
+    group: &str,
+    boot_id: &str,
+    ending: &Ending,
+    dry_run: bool,
+) -> Result<RestoreOutcome, i32> {
+    let is_this_boot = crate::process::boot_id(&Roots::default()) == boot_id;
+    let members = GroupMembers::of(roots, group);
+    let is_empty = || members.pids().map(|pids| pids.is_empty()).map_err(errno);
+    if !is_this_boot || (is_empty()? && !ending.asked.contains(group)) {
+        return Ok(RestoreOutcome::Vanished);
+    }
+    if dry_run {
+        return Ok(RestoreOutcome::Restored);
+    }
+    let kill_in = ending
+        .kill_at
+        .map(|at| at.saturating_duration_since(Instant::now()));
+    members.kill_after(kill_in.unwrap_or_default())?;
+    Ok(RestoreOutcome::Restored)
+}
+
 pub(super) fn undo_process(
     roots: &Roots,
     pid: u32,
@@ -352,7 +383,7 @@ pub(super) fn undo_process(
     if dry_run {
         return Ok(RestoreOutcome::Restored);
     }
-    match end_process(pid, start_time, PROCESS_GRACE) {
+    match end_process(pid, start_time, END_GRACE) {
         Ok(End::Ended) => Ok(RestoreOutcome::Restored),
         Ok(End::WasGone) => Ok(RestoreOutcome::Vanished),
         Err(errno) => Err(errno),
