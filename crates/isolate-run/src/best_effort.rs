@@ -5,14 +5,14 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use host::{Hierarchies, Journal, Roots};
+use host::{GroupMembers, Hierarchies, Journal, Roots};
 
 use crate::config::BestEffort;
 use crate::error::IsolateError;
 use crate::subject::{Host, Place, group_again, own_group};
 
 /// Controllers that a group of Slackline's own gets, where the host has them.
-const CONTROLLERS: [&str; 7] = [
+pub(crate) const CONTROLLERS: [&str; 7] = [
     "cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "freezer",
 ];
 /// A command that ends at once is not started in a tight loop.
@@ -27,6 +27,17 @@ pub(crate) struct Work {
     pub(crate) config: BestEffort,
     /// Where it runs; `None` while it does not.
     pub(crate) place: Option<Place>,
+    /// Why it is left alone though the configuration names it.
+    pub(crate) left: Option<String>,
+    /// What the user is told of it next.
+    pub(crate) news: Vec<String>,
+    was_looked_for: bool,
+    is_absence_said: bool,
+    /// The start time of the process that was adopted.
+    adopted: Option<u64>,
+    /// When what an ended command has left was asked to end.
+    ending: Option<Instant>,
+    is_leaving_said: bool,
     child: Option<Child>,
     started: Option<Instant>,
     wait: Duration,
@@ -47,6 +58,13 @@ impl Work {
         Self {
             config,
             place: None,
+            left: None,
+            news: Vec::new(),
+            was_looked_for: false,
+            is_absence_said: false,
+            adopted: None,
+            ending: None,
+            is_leaving_said: false,
             child: None,
             started: None,
             wait: RESTART_FIRST,
@@ -72,7 +90,9 @@ impl Work {
     ) -> Result<(), IsolateError> {
         let roots = host.roots;
         if self.config.command.is_none() && self.config.pid.is_none() {
-            self.place = match group_again(host, &self.config, self.place.as_ref()) {
+            let found = group_again(host, &self.config, self.place.as_ref());
+            self.tell_of_absence(&found);
+            self.place = match found {
                 Ok(group) => Some(Place { group, pid: None }),
                 Err(IsolateError::NotThere { .. }) => None,
                 Err(error) => return Err(error),
@@ -83,21 +103,66 @@ impl Work {
             return Ok(());
         };
         let group = own_group(&self.config);
-        if let Some(pid) = self.config.pid {
-            if self.place.is_none() {
-                make_group(journal, roots, &group)?;
-                for (pid, _) in host::family(roots, pid) {
-                    journal.attach(roots, &group, pid)?;
+        match self.config.pid {
+            Some(pid) => self.tend_process(host, journal, &group, pid),
+            None => self.tend_command(roots, journal, &group),
+        }
+    }
+
+    /// A group that is not there at the start is said once, and so is its coming.
+    fn tell_of_absence(&mut self, found: &Result<Option<String>, IsolateError>) {
+        let was_looked_for = std::mem::replace(&mut self.was_looked_for, true);
+        match found {
+            Err(error @ IsolateError::NotThere { .. }) if !was_looked_for => {
+                self.is_absence_said = true;
+                let text = format!("{error}; isolate steers it as soon as it is there");
+                self.news.push(text);
+            }
+            Ok(Some(group)) if std::mem::take(&mut self.is_absence_said) => {
+                let name = &self.config.name;
+                let text = format!("best-effort group {name} is there now: control group {group}");
+                self.news.push(text);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adopts the process with its children when it is first seen. A later process with its pid is
+    /// another one. Children that outlive it stay in the group.
+    fn tend_process(
+        &mut self,
+        host: Host<'_>,
+        journal: &mut Journal,
+        group: &str,
+        pid: u32,
+    ) -> Result<(), IsolateError> {
+        let roots = host.roots;
+        let started = host::start_time(roots, pid).ok();
+        if let (None, Some(started)) = (self.adopted, started) {
+            make_group(journal, roots, group)?;
+            for (member, _) in host::family(roots, pid) {
+                match journal.attach(roots, group, member) {
+                    // It has ended meanwhile.
+                    Err(_) if host::start_time(roots, member).is_err() => {}
+                    attached => attached?,
                 }
             }
-            let is_there = host::start_time(roots, pid).is_ok();
-            self.place = is_there.then_some(Place {
-                group: Some(group),
-                pid: Some(pid),
-            });
-            return Ok(());
+            self.adopted = Some(started);
         }
-        self.tend_command(roots, journal, &group)
+        let is_it = self.adopted.is_some() && self.adopted == started;
+        let was_there = self.place.is_some();
+        let is_there = is_it || host::has_process(host.hierarchies, group).unwrap_or(false);
+        self.place = is_there.then(|| Place {
+            group: Some(group.to_owned()),
+            pid: Some(pid),
+        });
+        if was_there && !is_there {
+            let name = &self.config.name;
+            self.news.push(format!(
+                "best-effort group {name}: process {pid} has ended; isolate does not take a later process with this pid"
+            ));
+        }
+        Ok(())
     }
 
     fn tend_command(
@@ -124,7 +189,11 @@ impl Work {
         if self.started.is_some_and(|at| at.elapsed() < self.wait) {
             return Ok(());
         }
+        if !self.end_left(roots, group) {
+            return Ok(());
+        }
         make_group(journal, roots, group)?;
+        journal.own_members(group)?;
         let procs = host::cgroup::procs_files(roots, group)?;
         let mut words = host::cgroup::enter_command(&procs);
         words.extend(self.config.command.iter().flatten().map(Into::into));
@@ -150,11 +219,40 @@ impl Work {
         Ok(())
     }
 
-    /// Whether it has processes.
+    /// Ends what an ended command has left in its group, without waiting for it: it is asked first,
+    /// and killed at a later look. True where nothing is left.
+    fn end_left(&mut self, roots: &Roots, group: &str) -> bool {
+        let members = GroupMembers::of(roots, group);
+        let left = members.pids().map_or(0, |pids| pids.len());
+        if left == 0 {
+            self.ending = None;
+            return true;
+        }
+        // What cannot be ended keeps the command from being started again.
+        match self.ending {
+            Some(asked) if asked.elapsed() >= host::END_GRACE => {
+                let _ = members.kill();
+            }
+            Some(_) => {}
+            None => {
+                let _ = members.terminate();
+                self.ending = Some(Instant::now());
+            }
+        }
+        if !std::mem::replace(&mut self.is_leaving_said, true) {
+            let name = &self.config.name;
+            self.news.push(format!(
+                "best-effort group {name}: its command has ended and left processes ({left}); isolate ends what a command leaves \
+                 before it starts the command again: use a command that stays in the foreground"
+            ));
+        }
+        false
+    }
+
+    /// Whether it has processes that are steered.
     pub(crate) fn is_running(&self, host: Host<'_>) -> bool {
-        self.place
-            .as_ref()
-            .is_some_and(|place| place.is_running(host))
+        let place = self.place.as_ref().filter(|_| self.left.is_none());
+        place.is_some_and(|place| place.is_running(host))
     }
 
     /// Asks how much was done, now and then, and never waits for the answer.

@@ -13,7 +13,8 @@ use crate::config::{BestEffort, IsolationConfig, Service};
 use crate::error::IsolateError;
 use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::latency::surroundings;
-use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
+use crate::reserved::{Judge, refusals};
+use crate::subject::{Place, group_of_work, own_group, place_of};
 
 /// How long a source is tried. On the wire, a second without a packet shows that nobody listens.
 const TRY: Duration = Duration::from_millis(1200);
@@ -191,19 +192,6 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
         let Some(group) = group else {
             continue;
         };
-        for (name, place) in &services {
-            if let Some(theirs) = &place.group
-                && (is_same_or_above(&group, theirs) || is_same_or_above(theirs, &group))
-            {
-                let overlap = IsolateError::Overlap {
-                    group: work.name.clone(),
-                    own: group.clone(),
-                    service: name.clone(),
-                    theirs: theirs.clone(),
-                };
-                check.problems.push(overlap.to_string());
-            }
-        }
         groups.push(Placed::work(&work.name, &group));
         let subject = format!("group {}", work.name);
         let mut rows = of_group(&group, disk.as_deref());
@@ -234,6 +222,10 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
         .iter()
         .map(|(name, place)| Placed::service(name, place.group.as_deref()))
         .collect();
+    let refusals = refusals(path, &config, roots, Judge::default())?;
+    check
+        .problems
+        .extend(refusals.iter().map(ToString::to_string));
     check
         .problems
         .extend(lacking(path, &config, &services, &groups, roots)?);

@@ -27,6 +27,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use wire_latency::SourceSpec;
 
+use crate::distinct::{self, Named};
 use crate::policy_config::PolicyConfig;
 
 /// A percentile's objective is judged over so many seconds by default (Heracles polls every 15 s).
@@ -191,6 +192,7 @@ impl IsolationConfig {
             return Err(source.error("best_effort", why));
         }
         let mut services = Vec::new();
+        let mut named = Vec::new();
         for (index, mut service) in list.into_iter().enumerate() {
             let at = match is_list {
                 true => format!("service[{index}]"),
@@ -204,6 +206,7 @@ impl IsolationConfig {
                 pid,
             ];
             let found_by = one_of(source, &at, &by, "unit, cgroup, container and pid")?;
+            named.extend(Named::of(&at, &by));
             if service.name.is_empty() {
                 service.name = found_by;
             }
@@ -239,15 +242,22 @@ impl IsolationConfig {
                 command,
             ];
             let found_by = one_of(source, &at, &by, "unit, cgroup, container, pid and command")?;
+            named.extend(Named::of(&at, &by));
             if found_by.is_empty() {
                 return Err(source.error(&format!("{at}.command"), "name a program"));
             }
             if group.name.is_empty() {
-                let base = found_by.rsplit('/').next().unwrap_or(&found_by).to_owned();
-                group.name = base;
+                let path = found_by.trim_end_matches('/');
+                let base = path.rsplit('/').next().unwrap_or_default();
+                // The root group has no other name.
+                group.name = Some(base)
+                    .filter(|base| !base.is_empty())
+                    .unwrap_or(&found_by)
+                    .to_owned();
             }
             best_effort.push(group);
         }
+        distinct::check(source, &named)?;
         let names: Vec<&String> = services
             .iter()
             .map(|(service, ..)| &service.name)
@@ -383,6 +393,7 @@ mod tests {
         let service = "[service]\npid = 1\nlatency = { command = [\"x\"] }\n";
         let of = |rest: &str| format!("{service}objective = {{ p99_ms = 5 }}\n{rest}");
         let one = "pid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"x\"] }\n";
+        let two = one.replace("pid = 1", "pid = 2");
         for (text, said) in [
             ("".to_owned(), "i.toml: the file is empty"),
             (
@@ -437,8 +448,20 @@ mod tests {
                 "i.toml:7: best_effort[1].name: another service or best-effort group",
             ),
             (
-                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"a\"\n{one}"),
+                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"a\"\n{two}"),
                 "i.toml:7: service[1].name: another service or best-effort group",
+            ),
+            (
+                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"b\"\n{one}"),
+                "i.toml:8: service[1].pid: service[0].pid already names this process",
+            ),
+            (
+                of("[[best_effort]]\npid = 1\n"),
+                "i.toml:6: best_effort[0].pid: service.pid already names this process",
+            ),
+            (
+                of("[[best_effort]]\ncgroup = \"a/b\"\n[[best_effort]]\ncgroup = \"/a//b/\"\n"),
+                "i.toml:8: best_effort[1].cgroup: best_effort[0].cgroup already names this control group",
             ),
         ] {
             let error = read(&text).unwrap_err();
@@ -449,6 +472,19 @@ mod tests {
                 .unwrap_err()
                 .contains("unknown value")
         );
+    }
+
+    #[test]
+    fn a_name_is_the_last_part_of_a_path() {
+        for (cgroup, name) in [
+            ("/brk_be/", "brk_be"),
+            ("a/b", "b"),
+            ("a//b//", "b"),
+            ("/", "/"),
+        ] {
+            let text = GOOD.replace("unit = \"batch.slice\"", &format!("cgroup = \"{cgroup}\""));
+            assert_eq!(read(&text).unwrap().best_effort[0].name, name);
+        }
     }
 
     #[test]

@@ -31,21 +31,6 @@ pub enum IsolateError {
         /// What to do.
         why: String,
     },
-    /// A best-effort group and a service cannot be told apart.
-    #[error(
-        "best-effort group {group} uses the control group {own}, and service {service} uses {theirs}: these are the same group, or \
-         one is inside the other; use separate control groups"
-    )]
-    Overlap {
-        /// The best-effort group.
-        group: String,
-        /// Its control group.
-        own: String,
-        /// The service.
-        service: String,
-        /// Its control group.
-        theirs: String,
-    },
     /// The command of a best-effort group cannot be started.
     #[error("the command of best-effort group {group} cannot be started: {source}")]
     Command {

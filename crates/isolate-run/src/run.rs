@@ -1,6 +1,7 @@
 //! The loop: look, decide, act, write down. It ends by a signal, after a time, or by an error; in
 //! each case everything is put back.
 
+mod apart;
 mod options;
 mod session;
 mod subjects;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{Journal, RestoreReport};
+use host::{Journal, RestoreReport, Roots};
 use isolation::{Subject, guarded};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -21,6 +22,7 @@ use crate::config::IsolationConfig;
 use crate::error::IsolateError;
 use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::record::RecordLine;
+use crate::reserved::{Judge, refuse};
 use crate::status::{self, IsolationStatus};
 use crate::steer::{Devices, Steer};
 use crate::watchdog::Watchdog;
@@ -57,6 +59,12 @@ pub fn run(
     watcher: &mut dyn Watcher,
 ) -> Result<Finish, IsolateError> {
     let config = IsolationConfig::read(path)?;
+    let observes = options.observe || config.policy.observe;
+    let judge = Judge {
+        state_dir: (!observes).then_some(state_dir),
+        ..Judge::default()
+    };
+    refuse(path, &config, &Roots::default(), judge)?;
     let signal = Arc::new(AtomicUsize::new(0));
     let reload = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -120,6 +128,7 @@ impl Session {
                     self.note(watcher, "the watchdog had died and was started again")?;
                 }
             }
+            self.tell_of_groups(watcher)?;
             let observation = self.look();
             let decisions = self
                 .controller
@@ -195,6 +204,13 @@ impl Session {
             Err(error) => return self.keep_old(&error, watcher),
         };
         let observe = observes_always || config.policy.observe;
+        let judge = Judge {
+            known: &self.config.best_effort,
+            state_dir: (!observe).then_some(self.state_dir.as_path()),
+        };
+        if let Err(error) = refuse(path, &config, &self.roots, judge) {
+            return self.keep_old(&error, watcher);
+        }
         // Another Slackline may hold the lock by now.
         let begun = match self.observe && !observe {
             true => match steering(&self.roots, &self.state_dir, watcher) {
@@ -236,7 +252,6 @@ impl Session {
         self.steer.reload(Devices::of(&config.policy));
         self.config = config;
         self.find()?;
-        self.check_apart()?;
         self.note(watcher, "the configuration was read again")?;
         self.warn(path, watcher)
     }

@@ -1,6 +1,8 @@
 //! How things stand, for `status`, the live view, the metrics, and the record.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use isolation::{Policy, Reason};
@@ -121,6 +123,29 @@ pub(crate) fn write(state_dir: &Path, status: &IsolationStatus) {
     let next = path(state_dir).with_extension("next");
     // A full disk takes the status away, not the controller.
     let _ = std::fs::write(&next, text).and_then(|()| std::fs::rename(&next, path(state_dir)));
+}
+
+/// Whether a status can be written: a file of its size is written beside it, and removed.
+///
+/// # Errors
+///
+/// [`IsolateError::File`] names the status.
+pub(crate) fn check_writable(
+    state_dir: &Path,
+    status: &IsolationStatus,
+) -> Result<(), IsolateError> {
+    let path = path(state_dir);
+    let text = serde_json::to_vec(status).unwrap_or_default();
+    let beside = path.with_extension("check");
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir);
+    let written = made.and_then(|()| std::fs::write(&beside, text));
+    let removed = std::fs::remove_file(&beside);
+    written
+        .and(removed)
+        .map_err(|error| IsolateError::file(&path, error))
 }
 
 /// The controller has ended.

@@ -1,6 +1,8 @@
 //! Services and best-effort groups on this host: from what the configuration says to a control
 //! group and processes.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use host::{
     Hierarchies, HostError, Roots, group_of, group_of_path, processes_below, service_groups,
 };
@@ -197,15 +199,27 @@ pub(crate) fn group_of_work(
     }
 }
 
-/// The name of the group that Slackline makes for best-effort work.
+/// A longer name is cut: a directory's name has at most 255 bytes (include/uapi/linux/limits.h,
+/// `NAME_MAX`).
+const OWN_NAME_MAX_CHARS: usize = 64;
+
+/// The name of the group that Slackline makes for best-effort work. Other names have other groups.
 pub(crate) fn own_group(work: &BestEffort) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let name: String = work
-        .name
-        .chars()
+    let name = work.name.trim_start_matches('.').chars();
+    let name: String = name
         .map(|c| if is_plain(c) { c } else { '-' })
+        .take(OWN_NAME_MAX_CHARS)
         .collect();
-    format!("slackline-isolate-{}", name.trim_start_matches('.'))
+    if name == work.name {
+        return format!("slackline-isolate-{name}");
+    }
+    let mut hasher = DefaultHasher::new();
+    work.name.hash(&mut hasher);
+    format!(
+        "slackline-isolate-{name}-{:08x}",
+        hasher.finish() & 0xffff_ffff
+    )
 }
 
 /// Whether one group is the other, or above it: then the two cannot be told apart.
@@ -224,6 +238,41 @@ mod tests {
         assert!(is_same_or_above("a", "a/b"));
         assert!(!is_same_or_above("a/b", "a"));
         assert!(!is_same_or_above("a", "ab"));
+    }
+
+    #[test]
+    fn each_name_has_a_group_of_its_own() {
+        let group = |name: &str| {
+            let work = serde_json::json!({ "name": name, "command": ["x"] });
+            own_group(&serde_json::from_value(work).unwrap())
+        };
+        assert_eq!(group("batch_1.x"), "slackline-isolate-batch_1.x");
+        let long = "x".repeat(300);
+        let names = [
+            "a b",
+            "a/b",
+            "a-b",
+            "a b ",
+            "pid 7",
+            "pid-7",
+            ".a",
+            "a",
+            "..",
+            "",
+            "ä",
+            "ö",
+            &long,
+            &long[1..],
+        ];
+        let groups: std::collections::BTreeSet<String> = names.map(group).into();
+        assert_eq!(groups.len(), names.len(), "{groups:?}");
+        for group in groups {
+            assert!(
+                group.starts_with("slackline-isolate-") && group.len() < 100,
+                "{group}"
+            );
+            assert!(group.is_ascii() && !group.contains(['/', ' ']), "{group}");
+        }
     }
 
     #[test]

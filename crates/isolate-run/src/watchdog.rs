@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use host::{HostError, Journal, RestoreReport, Roots};
+use host::{HostError, Journal, Lock, RestoreReport, Roots};
 
 use crate::error::IsolateError;
+use crate::machine_lock;
 
 /// What the watchdog says when it is in its own session.
 const READY: &str = "ready";
@@ -26,11 +27,24 @@ pub(crate) struct Watchdog {
     state_dir: PathBuf,
     child: Child,
     stdin: Option<ChildStdin>,
+    /// Whoever has something to restore has the machine.
+    _lock: Lock,
 }
 
 impl Watchdog {
-    /// Starts `slackline isolate watchdog` and waits until it stands by itself.
-    pub(crate) fn start(state_dir: &Path) -> Result<Self, IsolateError> {
+    /// Starts `slackline isolate watchdog` and waits until it stands by itself. `lock` is the
+    /// machine's: it is released when everything has been restored.
+    pub(crate) fn start(state_dir: &Path, lock: Lock) -> Result<Self, IsolateError> {
+        let (child, stdin) = Self::spawn(state_dir)?;
+        Ok(Self {
+            state_dir: state_dir.to_owned(),
+            child,
+            stdin,
+            _lock: lock,
+        })
+    }
+
+    fn spawn(state_dir: &Path) -> Result<(Child, Option<ChildStdin>), IsolateError> {
         let failed = |why: String| IsolateError::Watchdog(why);
         let own = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut child = Command::new(own)
@@ -57,11 +71,7 @@ impl Watchdog {
             let _ = child.wait();
             return Err(failed("it did not answer".to_owned()));
         }
-        Ok(Self {
-            state_dir: state_dir.to_owned(),
-            child,
-            stdin,
-        })
+        Ok((child, stdin))
     }
 
     /// Starts another one where this one has died; true if so.
@@ -69,7 +79,7 @@ impl Watchdog {
         if matches!(self.child.try_wait(), Ok(None)) {
             return Ok(false);
         }
-        *self = Self::start(&self.state_dir)?;
+        (self.child, self.stdin) = Self::spawn(&self.state_dir)?;
         Ok(true)
     }
 
@@ -122,6 +132,9 @@ pub fn watchdog(state_dir: &Path) -> Result<Option<RestoreReport>, IsolateError>
 /// Restores what a dead controller left. A new controller that has taken the lock meanwhile does so
 /// itself.
 fn restore(state_dir: &Path, roots: &Roots) -> Result<RestoreReport, IsolateError> {
+    // So that no other controller begins meanwhile. Where one has begun, this is restored all the
+    // same.
+    let _lock = machine_lock::take().ok();
     let give_up = Instant::now() + LOCK_WAIT;
     loop {
         match Journal::open(state_dir) {

@@ -16,10 +16,11 @@ use crate::counters::{Counters, Machine, Traffic};
 use crate::error::IsolateError;
 use crate::hardware::Hardware;
 use crate::latency::Seen;
+use crate::machine_lock;
 use crate::record::{RecordLine, Recorder};
 use crate::status::{self, GroupStatus, IsolationStatus};
 use crate::steer::{DecisionOutcome, Devices, Steer};
-use crate::subject::{Host, Place, is_same_or_above, place_again};
+use crate::subject::{Host, Place, place_again};
 use crate::watchdog::Watchdog;
 
 /// Decisions that the status shows.
@@ -66,6 +67,7 @@ pub(super) fn steering(
     state_dir: &Path,
     watcher: &mut dyn Watcher,
 ) -> Result<(Journal, Watchdog), IsolateError> {
+    let lock = machine_lock::take()?;
     let mut journal = Journal::open(state_dir)?;
     if !journal.is_empty() {
         let is_complete = journal.restore(roots, false)?.is_complete();
@@ -76,7 +78,8 @@ pub(super) fn steering(
             }
         });
     }
-    let watchdog = Watchdog::start(state_dir)?;
+    journal.check_writable()?;
+    let watchdog = Watchdog::start(state_dir, lock)?;
     Ok((journal, watchdog))
 }
 
@@ -134,43 +137,11 @@ impl Session {
             roots,
         };
         // What was begun is undone, whatever fails.
-        if let Err(error) = session.find().and_then(|()| session.check_apart()) {
+        if let Err(error) = session.check_writable().and_then(|()| session.find()) {
             session.end()?;
             return Err(error);
         }
         Ok(session)
-    }
-
-    /// No best-effort group may be a service's, hold it, or be held by it.
-    pub(super) fn check_apart(&self) -> Result<(), IsolateError> {
-        for service in &self.services {
-            let Some(theirs) = service
-                .place
-                .as_ref()
-                .and_then(|place| place.group.as_deref())
-            else {
-                continue;
-            };
-            for group in &self.groups {
-                let Some(own) = group
-                    .work
-                    .place
-                    .as_ref()
-                    .and_then(|place| place.group.as_deref())
-                else {
-                    continue;
-                };
-                if is_same_or_above(own, theirs) || is_same_or_above(theirs, own) {
-                    return Err(IsolateError::Overlap {
-                        group: group.work.config.name.clone(),
-                        own: own.to_owned(),
-                        service: service.service.name.clone(),
-                        theirs: theirs.to_owned(),
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 
     pub(super) fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
@@ -243,6 +214,7 @@ impl Session {
                 }
             }
         }
+        self.leave_reserved()?;
         let places = self.groups.iter();
         let groups = places.filter_map(|group| group.work.place.as_ref()?.group.as_deref());
         let policy = &self.config.policy;
@@ -354,6 +326,7 @@ impl Session {
             Subject::Group(name) => {
                 let mut groups = self.groups.iter();
                 let group = groups.find(|group| group.work.config.name == *name);
+                let group = group.filter(|group| group.work.left.is_none());
                 group.and_then(|group| group.work.place.clone())
             }
             Subject::Service(name) => {

@@ -1,0 +1,73 @@
+//! What keeps a run from doing harm: it begins only where it can say how things stand, and it leaves
+//! a group alone that has come to hold Slackline or a service.
+
+use super::options::Watcher;
+use super::session::Session;
+use crate::error::IsolateError;
+use crate::reserved::{Reserved, twin};
+use crate::status;
+use crate::watchdog::Watchdog;
+
+/// So many processes of a service are looked at every time: to find one of them in a best-effort
+/// group, its control groups are read.
+const PIDS_MAX: usize = 64;
+
+impl Session {
+    /// A run that cannot say how things stand does not begin.
+    pub(super) fn check_writable(&self) -> Result<(), IsolateError> {
+        status::check_writable(&self.state_dir, &self.status())
+    }
+
+    /// Leaves each group alone that has come to hold what has to go on, and takes it up again
+    /// afterwards. What was set of it is undone.
+    pub(super) fn leave_reserved(&mut self) -> Result<(), IsolateError> {
+        let watchdog = self.watchdog.as_ref().map(Watchdog::pid);
+        let mut reserved = Reserved::of_slackline(&self.roots, watchdog);
+        for service in &self.services {
+            let place = service.place.as_ref();
+            let group = place.and_then(|place| place.group.as_deref());
+            let pids = service.pids.iter().copied().take(PIDS_MAX);
+            reserved.add_service(&self.roots, &service.service.name, group, pids);
+        }
+        let mut taken: Vec<(String, String)> = Vec::new();
+        for group in &mut self.groups {
+            let name = group.work.config.name.clone();
+            let place = group.work.place.as_ref();
+            let Some(own) = place.and_then(|place| place.group.clone()) else {
+                group.work.left = None;
+                continue;
+            };
+            let others = taken.iter();
+            let others = others.map(|(name, group)| (name.as_str(), group.as_str()));
+            let why = reserved.objection(&own).or_else(|| twin(&own, others));
+            match (&why, &group.work.left) {
+                (Some(why), None) => {
+                    if let Some(journal) = &mut self.journal {
+                        journal.restore_settings(&self.roots, &own)?;
+                    }
+                    self.steer.forget(&isolation::Subject::Group(name.clone()));
+                    group.settings.clear();
+                    let text = format!("best-effort group {name} is left alone: {why}");
+                    group.work.news.push(text);
+                }
+                (None, Some(_)) => {
+                    let text = format!("best-effort group {name} is steered again");
+                    group.work.news.push(text);
+                }
+                _ => {}
+            }
+            group.work.left = why;
+            taken.push((format!("best-effort group {name}"), own));
+        }
+        Ok(())
+    }
+
+    /// Says what is new of best-effort groups.
+    pub(super) fn tell_of_groups(&mut self, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+        let groups = self.groups.iter_mut();
+        let news: Vec<String> = groups
+            .flat_map(|group| std::mem::take(&mut group.work.news))
+            .collect();
+        news.iter().try_for_each(|text| self.note(watcher, text))
+    }
+}
