@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use http_client::{Answer, Client, Data, Url};
 
 use crate::Error;
-use crate::distribution::{
-    Buckets, COUNT_MAX, Distribution, LATENCY_US_MAX, not_a_count,
-};
+use crate::distribution::{Buckets, COUNT_MAX, Distribution, LATENCY_US_MAX, not_a_count};
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::scrape::{NO_BOUND, bound_of};

@@ -72,7 +72,8 @@ impl Socket {
 fn bind_unix(path: &Path) -> io::Result<UnixDatagram> {
     match std::fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
-            let why = "a file with this path is there and is no socket: remove it, or name another path";
+            let why =
+                "a file with this path is there and is no socket: remove it, or name another path";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         Ok(_) if is_orphan(path) => std::fs::remove_file(path)?,

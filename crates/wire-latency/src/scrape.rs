@@ -87,10 +87,7 @@ fn buckets(page: &str, spec: &ScrapeSpec) -> Result<Buckets, String> {
         if !spec.labels.iter().all(has) {
             continue;
         }
-        let bound = sample
-            .label("le")
-            .and_then(bound_of)
-            .ok_or(NO_BOUND)?;
+        let bound = sample.label("le").and_then(bound_of).ok_or(NO_BOUND)?;
         let bound_us = bound * spec.unit.us();
         match cumulative.iter_mut().find(|known| known.0 == bound_us) {
             Some(known) => known.1 += sample.value,

@@ -135,9 +135,10 @@ impl SourceSpec {
             Self::Command(argv) if argv.first().is_none_or(String::is_empty) => {
                 Err(Wrong::new("command", "name a program"))
             }
-            Self::Command(argv) if argv.iter().any(|word| word.contains('\0')) => {
-                Err(Wrong::new("command", "a word of a command has no NUL in it"))
-            }
+            Self::Command(argv) if argv.iter().any(|word| word.contains('\0')) => Err(Wrong::new(
+                "command",
+                "a word of a command has no NUL in it",
+            )),
             Self::Command(_) => Ok(()),
         }
     }
@@ -266,7 +267,10 @@ impl ScrapeSpec {
         }
         // A histogram of one bucket has no percentile.
         match self.labels.contains_key("le") {
-            true => Err(Wrong::new("scrape.labels.le", "le tells the buckets apart: leave it out")),
+            true => Err(Wrong::new(
+                "scrape.labels.le",
+                "le tells the buckets apart: leave it out",
+            )),
             false => Ok(()),
         }
     }
@@ -360,12 +364,14 @@ impl PushSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         match (&self.udp, &self.unix) {
             (Some(address), None) if !address.ip().is_loopback() => {
-                let why =
-                    format!("{address} is not on the loopback interface: anybody could send timers");
+                let why = format!(
+                    "{address} is not on the loopback interface: anybody could send timers"
+                );
                 return Err(Wrong::new("push.udp", why));
             }
             (Some(address), None) if address.port() == 0 => {
-                let why = "0 is no port that a service could send to: write one, such as 127.0.0.1:8125";
+                let why =
+                    "0 is no port that a service could send to: write one, such as 127.0.0.1:8125";
                 return Err(Wrong::new("push.udp", why));
             }
             (Some(_), None) => {}
