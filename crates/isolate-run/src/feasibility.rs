@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use experiment_spec::Source;
-use host::{HostError, Roots};
+use host::{CgroupVersion, Hierarchies, HostError, Roots};
 use isolation::{ActuatorSetting, Policy};
 
 use crate::actuators::of_setting;
@@ -122,6 +122,46 @@ pub(crate) fn idle_without_effect(
         }
     }
     said
+}
+
+/// Where the kernel does not count the CPU time of a group, in a sentence: on v1 a group can be in
+/// the hierarchy of cpu and not in that of cpuacct.
+pub(crate) fn not_counted(hierarchies: &Hierarchies, placed: &Placed) -> Option<String> {
+    let group = placed.group.as_deref()?.trim_matches('/');
+    let (CgroupVersion::V1, _) = hierarchies.controller("cpu")? else {
+        return None;
+    };
+    let subject = &placed.subject;
+    let Some((_, top)) = hierarchies.controller("cpuacct") else {
+        return Some(format!(
+            "The hierarchy cpuacct is not mounted, so the CPU time of {subject} is counted by its processes, without \
+             short-lived ones: mount it (mount -t cgroup -o cpuacct cpuacct /sys/fs/cgroup/cpuacct)."
+        ));
+    };
+    let directory = top.join(group);
+    (!directory.is_dir()).then(|| {
+        format!(
+            "{subject} is missing in the hierarchy cpuacct, so its CPU time is counted by its processes, without \
+             short-lived ones: mkdir {} and move its processes there, too, or name a unit.",
+            directory.display()
+        )
+    })
+}
+
+/// The commands that are not started while only observing, in a sentence each.
+pub(crate) fn not_started(config: &IsolationConfig, observe: bool) -> Vec<String> {
+    let commands = config
+        .best_effort
+        .iter()
+        .filter(|work| observe && work.command.is_some());
+    let said = commands.map(|work| {
+        format!(
+            "The command of group {} is not started while isolate only observes: start the work yourself and name its \
+             cgroup or pid instead, or remove observe.",
+            work.name
+        )
+    });
+    said.collect()
 }
 
 /// The group above `group` that competes with `other` for the CPU; `None` where `group` itself

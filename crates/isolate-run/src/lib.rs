@@ -21,6 +21,7 @@ mod feasibility;
 mod hardware;
 mod latency;
 mod policy_config;
+mod processes;
 mod record;
 mod run;
 mod selftest;
