@@ -29,6 +29,7 @@ mod status;
 mod steer;
 mod subject;
 mod threads;
+mod used;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};
