@@ -1,12 +1,13 @@
 //! What would be steered by what on this host, and what the host lacks. Nothing is changed.
 
-use std::path::Path;
-
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use host::{Actuator, CgroupVersion, CpuQuotaLimit, Cpuset, Hierarchies, Roots};
 use isolation::ActuatorSetting;
 use serde::Serialize;
+use wire_latency::{LatencySource, NoData};
 
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
 use crate::config::{BestEffort, IsolationConfig};
@@ -18,6 +19,9 @@ use crate::used::UsedActuators;
 
 /// Groups that are looked at to find out what a group that does not exist yet will have.
 const STAND_INS_MAX: usize = 32;
+
+/// How long a source is tried. On the wire, a second without a packet shows that nobody listens.
+const TRY: Duration = Duration::from_millis(1200);
 
 /// One actuator of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -182,10 +186,36 @@ fn rows_of_new_group(
     .collect()
 }
 
-fn described(work: &BestEffort) -> String {
-    match &work.command {
-        Some(words) => format!("the command {}", words.join(" ")),
-        None => "processes that run already".to_owned(),
+/// Where best-effort work is: in a group that exists, or in one that `run` makes if it does not only
+/// observe.
+fn described(work: &BestEffort, existing: Option<&str>, observe: bool) -> String {
+    if let Some(group) = existing {
+        return format!("control group {group}, which exists");
+    }
+    let own = own_group(work);
+    let pid = work.pid.unwrap_or_default();
+    let command = work.command.as_ref().map(|words| words.join(" "));
+    match (command, observe) {
+        (Some(command), false) => {
+            format!("control group {own}, in which `run` starts the command {command}")
+        }
+        (Some(command), true) => {
+            format!("the command {command}, which `run` does not start while it only observes")
+        }
+        (None, false) => {
+            format!("control group {own}, into which `run` moves process {pid} and its children")
+        }
+        (None, true) => {
+            format!("process {pid} and its children, which `run` does not move while it only observes")
+        }
+    }
+}
+
+/// Why a source gives no data, if it gives none. A service that nobody asks just now is fine.
+fn trouble(source: &mut dyn LatencySource) -> Option<String> {
+    match source.poll(Instant::now() + TRY) {
+        Ok(_) | Err(NoData::Starting | NoData::Idle { .. }) => None,
+        Err(no_data) => Some(no_data.to_string()),
     }
 }
 
@@ -205,11 +235,17 @@ fn check_services(
                 continue;
             }
         };
-        let group = place.group.as_deref().unwrap_or("the root group");
+        let group = place.group.as_deref().unwrap_or("/");
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
         let surroundings = surroundings(pid, objective, config.services.len());
         let source = match wire_latency::open(source, &surroundings) {
-            Ok(source) => source.describe(),
+            Ok(mut source) => {
+                if let Some(why) = trouble(source.as_mut()) {
+                    let problem = format!("service {}: no data: {why}", service.name);
+                    check.problems.push(problem);
+                }
+                source.describe()
+            }
             Err(error) => {
                 let problem = format!("service {}: {error}", service.name);
                 check.problems.push(problem);
@@ -217,8 +253,8 @@ fn check_services(
             }
         };
         check.sentences.push(format!(
-            "Service {} ({group}): p{} of the requests below {} ms over {} s, read from {source}.",
-            service.name, objective.percentile, objective.latency_ms, objective.window_s
+            "Service {} (control group {group}): over {} s, the p{} of the latency should be below {} ms. The latency is read from {source}.",
+            service.name, objective.window_s, objective.percentile, objective.latency_ms
         ));
         let of = Subject {
             name: &format!("service {}", service.name),
@@ -253,14 +289,9 @@ fn check_groups(
             }
         };
         check.sentences.push(format!(
-            "Best-effort group {} ({}): {}.",
+            "Best-effort group {}: {}.",
             work.name,
-            group.clone().unwrap_or_else(|| own_group(work)),
-            if group.is_some() {
-                "a group that is there".to_owned()
-            } else {
-                described(work)
-            }
+            described(work, group.as_deref(), config.policy.observe)
         ));
         let of = Subject {
             name: &format!("group {}", work.name),
@@ -275,10 +306,13 @@ fn check_groups(
             if let Some(theirs) = &place.group
                 && (is_same_or_above(&group, theirs) || is_same_or_above(theirs, &group))
             {
-                check.problems.push(format!(
-                    "best-effort group {} and service {name} are in groups that hold each other: put them apart",
-                    work.name
-                ));
+                let overlap = IsolateError::Overlap {
+                    group: work.name.clone(),
+                    own: group.clone(),
+                    service: name.clone(),
+                    theirs: theirs.clone(),
+                };
+                check.problems.push(overlap.to_string());
             }
         }
         groups.push(Placed::work(&work.name, &group));

@@ -223,8 +223,8 @@ impl IsolationController for Autothrottle {
     fn explain(&self) -> String {
         let of = |(name, steered): (&String, &Steered)| {
             format!(
-                "service {name} {} a throttle target of {:.0} %",
-                self.mode.has(),
+                "the quota of {name} {} chosen so that {:.0} % of its periods are throttled",
+                self.mode.is(),
                 100.0 * steered.tower.target()
             )
         };

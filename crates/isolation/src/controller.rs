@@ -52,6 +52,14 @@ impl ControllerMode {
         }
     }
 
+    /// The verbs of a sentence about a budget.
+    pub(crate) fn may_use(self) -> &'static str {
+        match self {
+            Self::Acting => "may use",
+            Self::Observing => "would have",
+        }
+    }
+
     /// The verb of a sentence about a decision.
     pub(crate) fn has(self) -> &'static str {
         match self {

@@ -69,12 +69,9 @@ impl IsolationController for CpuSuppress {
 
     fn explain(&self) -> String {
         self.work.absence().unwrap_or_else(|| {
-            format!(
-                "best-effort work {} {:.2} cores together ({})",
-                self.mode.has(),
-                self.quota_cores.unwrap_or_default(),
-                Reason::CpuUse.name()
-            )
+            let quota = self.quota_cores.unwrap_or_default();
+            let may_use = self.mode.may_use();
+            format!("best-effort work {may_use} {quota:.2} cores together")
         })
     }
 }
@@ -110,7 +107,7 @@ mod tests {
         close(quota(&mut suppress, 40.0, 0.0), 12.0);
         assert_eq!(
             suppress.explain(),
-            "best-effort work has 12.00 cores together (cpu_use)"
+            "best-effort work may use 12.00 cores together"
         );
         // 42 cores are free now; growth is 10 % of 80 cores a step.
         close(quota(&mut suppress, 10.0, 1.0), 20.0);

@@ -229,9 +229,11 @@ impl IsolationController for Fixed {
     fn explain(&self) -> String {
         let is_empty = self.settings == FixedSettings::default();
         let said = match (is_empty, self.mode) {
-            (true, _) => "it changes nothing",
-            (false, ControllerMode::Acting) => "it writes its settings once",
-            (false, ControllerMode::Observing) => "it would write its settings once",
+            (true, _) => "nothing is changed",
+            (false, ControllerMode::Acting) => "the settings of policy.static are written once",
+            (false, ControllerMode::Observing) => {
+                "the settings of policy.static would be written once"
+            }
         };
         said.to_owned()
     }
@@ -274,7 +276,7 @@ mod tests {
             "group batch: weight 1",
             "group batch: cpu.idle",
             "group batch: quota 1.50 cores",
-            "group batch: 1 cores",
+            "group batch: 1 core",
             "group batch: memory.high 512 MiB",
             "group batch: reads 20.0 MB/s",
             "group batch: writes 0.5 MB/s",

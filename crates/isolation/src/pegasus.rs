@@ -106,7 +106,7 @@ impl IsolationController for Pegasus {
 
     fn explain(&self) -> String {
         format!(
-            "the power cap {} at {:.0} % of the highest",
+            "the power limit {} at {:.0} % of the highest",
             self.mode.is(),
             100.0 * self.power
         )
@@ -125,7 +125,7 @@ mod tests {
         }
         assert_eq!(
             pegasus.explain(),
-            "the power cap would be at 97 % of the highest"
+            "the power limit would be at 97 % of the highest"
         );
     }
 

@@ -189,18 +189,18 @@ impl Reclaim {
     }
 
     pub(crate) fn explain(&self) -> String {
+        if self.services.is_empty() {
+            return NO_STEP_YET.to_owned();
+        }
         let of = |(name, reserved): (&String, &Reserved)| match reserved.quota_cores {
             Some(quota) => format!(
-                "service {name} {} a quota of {quota:.2} cores ({})",
-                self.mode.has(),
+                "the quota of {name} {} {quota:.2} cores ({})",
+                self.mode.is(),
                 reserved.why.name()
             ),
-            None => format!("the quota of service {name} does not change yet"),
+            None if self.mode.is_acting() => format!("the quota of {name} is not lowered yet"),
+            None => format!("the quota of {name} would not be lowered yet"),
         };
-        let all: Vec<String> = self.services.iter().map(of).collect();
-        match all.is_empty() {
-            true => NO_STEP_YET.to_owned(),
-            false => all.join("; "),
-        }
+        self.services.iter().map(of).collect::<Vec<_>>().join("; ")
     }
 }

@@ -68,7 +68,7 @@ fn every_policy_has_a_sentence_for_every_state_and_observing_says_what_would_be(
                 for sentence in said {
                     assert!(!sentence.trim().is_empty(), "{policy:?} {groups:?}");
                     assert!(!sentence.ends_with('.'), "{sentence}");
-                    let is_of_now = [" is off", " has ", " is at ", "did harm"]
+                    let is_of_now = [" is off", " has ", " may use ", " is at ", "too large"]
                         .iter()
                         .any(|words| sentence.contains(words));
                     assert!(is_acting || !is_of_now, "{policy:?}: {sentence}");
@@ -92,7 +92,7 @@ fn the_service_s_own_quota_is_not_lowered_on_and_on_while_nothing_is_in_force() 
     assert_eq!(said, ["service web: quota 0.75 cores (start)"]);
     assert_eq!(
         controller.explain(),
-        "service web would have a quota of 0.75 cores (start)"
+        "the quota of web would be 0.75 cores (start)"
     );
 }
 

@@ -22,7 +22,7 @@ fn series<T>(
         .collect()
 }
 
-/// Share of the seconds after the first window in which the tail was within its objective.
+/// Share of the seconds with data in which the tail was within its objective.
 fn kept_share(points: &[(f64, f64)], objective_ms: f64) -> Option<f64> {
     let kept = points
         .iter()
@@ -37,7 +37,7 @@ fn kept_share(points: &[(f64, f64)], objective_ms: f64) -> Option<f64> {
 
 pub(super) fn body(recorded: &RecordedRun) -> String {
     let Some(last) = recorded.rows.last() else {
-        return paragraphs(&["The record has no row: the run ended within a second.".to_owned()]);
+        return paragraphs(&["The recording is empty: the run ended at once.".to_owned()]);
     };
     let rows = &recorded.rows;
     let end_s = last.at_s;
@@ -48,7 +48,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         .take(LISTED_MAX)
         .collect();
     let observe = if last.observe {
-        " It only observed: nothing was changed."
+        " The controller only observed: it changed nothing."
     } else {
         ""
     };
@@ -82,7 +82,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         is_over: false,
     }];
     html += &timeline(
-        "Cores in use, dashed all that there are",
+        "Cores in use; the dashed line is all cores of the machine",
         "cores",
         &lines,
         Some(last.cores),
@@ -106,11 +106,14 @@ fn of_service(
     let load = series(rows, |row| row.at_s, |row| of(row)?.requests_per_s);
     let mut html = format!("<h2>{}</h2>\n", escaped(&service.name));
     let kept = kept_share(&tail, service.objective_ms);
-    let kept = kept.map_or("no data".to_owned(), |share| {
-        format!("{:.1} % of the steps", 100.0 * share)
+    let kept = kept.map_or("The latency was never known.".to_owned(), |share| {
+        let percent = 100.0 * share;
+        format!(
+            "The tail latency over the window was within the objective in {percent:.1} % of the seconds for which it is known."
+        )
     });
     html += &paragraphs(&[format!(
-        "The tail over the window was within the objective in {kept}. It is read from {}.",
+        "{kept} The latency was read from {}.",
         service.source
     )]);
     let lines = [
@@ -124,7 +127,7 @@ fn of_service(
         },
     ];
     let title = format!(
-        "p{}: blue of each second, red over the window, dashed the objective of {} ms",
+        "p{}: blue over each second, red over the window; the dashed line is the objective of {} ms",
         service.percentile, service.objective_ms
     );
     html += &timeline(
@@ -153,7 +156,7 @@ fn of_service(
         },
     ];
     html += &timeline(
-        "The service's CPU, and its quota in red",
+        "Blue: the CPU that the service uses; red: its quota",
         "cores",
         &lines,
         None,
@@ -261,8 +264,8 @@ fn decisions(recorded: &RecordedRun) -> String {
     let became = |outcome: &DecisionOutcome| match outcome {
         DecisionOutcome::Applied => "in force".to_owned(),
         DecisionOutcome::Observed => "only observed".to_owned(),
-        DecisionOutcome::Vanished => "it had vanished".to_owned(),
-        DecisionOutcome::Lacking(why) => format!("not here: {why}"),
+        DecisionOutcome::Vanished => "the group or service did not exist any more".to_owned(),
+        DecisionOutcome::Lacking(why) => format!("not available: {why}"),
         DecisionOutcome::Refused(why) => format!("refused: {why}"),
         DecisionOutcome::Yielded(why) => format!("left to somebody else: {why}"),
     };
@@ -277,7 +280,7 @@ fn decisions(recorded: &RecordedRun) -> String {
                 became(outcome),
             ]
         });
-    html += &table(&["", "decision", ""], rows);
+    html += &table(&["time", "decision", "what became of it"], rows);
     let notes: Vec<String> = recorded
         .notes
         .iter()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -68,7 +69,8 @@ pub(super) fn selftest(rows: &[SelftestRow]) -> String {
     for row in rows {
         let verdict = match (row.has_failed(), &row.trouble) {
             (true, Some(why)) => format!("FAILED: {why}"),
-            (_, Some(why)) => format!("not here: {why}"),
+            (_, Some(why)) => format!("not available: {why}"),
+            _ if row.after.is_none() => "not tested: --machine tests it".to_owned(),
             _ => "ok".to_owned(),
         };
         let short =
@@ -115,19 +117,31 @@ fn words(settings: &BTreeMap<String, String>) -> String {
 /// Everything in one line.
 pub(super) fn line(status: &IsolationStatus) -> String {
     let services = status.services.iter().map(|service| {
-        format!(
-            "{}: p{} {} of {} ms",
-            service.name,
-            service.percentile,
-            latency(service),
-            service.objective_ms
-        )
+        let ServiceStatus {
+            name,
+            percentile,
+            objective_ms,
+            ..
+        } = service;
+        match service.latency_ms {
+            Some(latency) => format!("{name}: p{percentile} {latency:.2} ms of {objective_ms} ms"),
+            None => format!("{name}: {}", latency(service)),
+        }
     });
     let groups = status
         .groups
         .iter()
         .map(|group| format!("{}: {:.2} cores", group.name, group.cpu_cores));
     services.chain(groups).collect::<Vec<_>>().join("; ")
+}
+
+/// There is no controller to show.
+pub(super) fn none_runs(state_dir: &Path) -> String {
+    format!(
+        "No slackline isolate runs with the state directory {}. If one runs with another directory, name that directory with \
+         --state-dir.",
+        state_dir.display()
+    )
 }
 
 pub(super) fn status(status: &IsolationStatus) -> String {
@@ -184,7 +198,10 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         let _ = writeln!(text, "\nSettings of the machine: {settings}");
     }
     for yielded in &status.yielded {
-        let _ = writeln!(text, "\nLeft to somebody else: {yielded}");
+        let _ = writeln!(text, "\nNo longer set: {yielded}");
+    }
+    if !status.yielded.is_empty() {
+        text.push_str("After a restart, isolate sets it again.\n");
     }
     if !status.recent.is_empty() {
         text.push_str("\nLast decisions:\n");
@@ -198,15 +215,19 @@ pub(super) fn simulated(done: &Simulated) -> String {
         .decisions
         .iter()
         .map(|(reason, count)| format!("{reason} {count}"));
+    let reasons = match done.decisions.is_empty() {
+        true => "none".to_owned(),
+        false => reasons.collect::<Vec<_>>().join(", "),
+    };
     format!(
         "SIMULATED, nothing here was measured.\nPolicy {}: {:.2} % of the windows violate the objective of {:.2} ms; effective \
-         utilisation {:.1} %; mean power {:.0} W.\nDecisions: {}.\n",
+         machine utilisation {:.1} %; mean power {:.0} W.\nDecisions by reason: {}.\n",
         done.policy.name(),
         100.0 * done.violated_share,
         done.objective_ms,
         100.0 * done.utilisation,
         done.power_w,
-        reasons.collect::<Vec<_>>().join(", ")
+        reasons
     )
 }
 
@@ -222,7 +243,7 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
         ]);
     }
     format!(
-        "SIMULATED, nothing here was measured.\nThe highest effective utilisation within the objective:\n{}",
+        "SIMULATED, nothing here was measured.\nThe highest effective machine utilisation within the objective:\n{}",
         rendered(&rows)
     )
 }
