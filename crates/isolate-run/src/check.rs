@@ -206,7 +206,9 @@ fn described(work: &BestEffort, existing: Option<&str>, observe: bool) -> String
             format!("control group {own}, into which `run` moves process {pid} and its children")
         }
         (None, true) => {
-            format!("process {pid} and its children, which `run` does not move while it only observes")
+            format!(
+                "process {pid} and its children, which `run` does not move while it only observes"
+            )
         }
     }
 }
@@ -462,6 +464,80 @@ mod tests {
                      service, not jobs/batch. If jobs holds best-effort work alone, name jobs instead."
                 );
             }
+        }
+    }
+
+    fn used(check: &Check) -> Vec<(&str, &str)> {
+        let used = check.rows.iter().filter(|row| row.is_used);
+        used.map(|row| (row.subject.as_str(), row.actuator.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_policy_may_write_is_told_from_what_the_host_has() {
+        let (_dir, found) = v2("name = \"slackline\"\n");
+        let batch = ["cpu.idle", "quota", "freezer"].map(|actuator| ("group batch", actuator));
+        assert_eq!(used(&found), batch);
+        assert!(found.rows.len() > batch.len());
+        let (_dir, found) = v2("name = \"parties\"\nstatic = { memory_high_mib = 64 }\n");
+        let wanted = [
+            ("service web", "cpuset"),
+            ("group batch", "cpuset"),
+            ("group batch", "freezer"),
+            ("group batch", "memory.high"),
+            ("machine", "resctrl"),
+            ("machine", "frequency"),
+        ];
+        assert_eq!(used(&found), wanted);
+        let (_dir, found) = v2("name = \"none\"\n");
+        assert!(used(&found).is_empty(), "{:?}", found.rows);
+    }
+
+    /// On v1 the root group shows it, on v2 any group below it.
+    #[test]
+    fn a_group_that_run_makes_has_what_other_groups_have() {
+        let v1 = [
+            ("cpu/cpu.idle", "0\n"),
+            ("cpu/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/cpu.cfs_period_us", "100000\n"),
+            ("freezer/cgroup.procs", ""),
+        ];
+        let v2 = [
+            ("cgroup.controllers", "cpu\n"),
+            ("system.slice/cpu.idle", "0\n"),
+            ("system.slice/cpu.max", "max 100000\n"),
+            ("system.slice/cgroup.freeze", "0\n"),
+        ];
+        for (form, files, group) in [("v1", v1, "4:cpu:/\n"), ("v2", v2, "0::/\n")] {
+            let dir = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| {
+                let file = dir.path().join(file);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, text).unwrap();
+            };
+            for (file, text) in files {
+                write(&format!("sys/fs/cgroup/{file}"), text);
+            }
+            write("proc/7/cgroup", group);
+            let text = "[service]\npid = 7\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n\
+                 [[best_effort]]\ncommand = [\"make\"]\n[policy]\nobserve = true\n";
+            write("i.toml", text);
+            let found = check(&dir.path().join("i.toml"), &Roots::at(dir.path())).unwrap();
+            let make = ["cpu.idle", "quota", "freezer"].map(|actuator| ("group make", actuator));
+            assert_eq!(used(&found), make);
+            let available = format!("{form}, once run has made the group");
+            let rows = found.rows.iter().filter(|row| row.is_used);
+            for row in rows {
+                assert_eq!(row.available.as_ref(), Some(&available), "{row:?}");
+            }
+            let weight = |row: &&CheckRow| row.actuator == "weight";
+            let weight = found.rows.iter().find(weight).unwrap();
+            assert!(weight.missing.is_some(), "{weight:?}");
+            // While only observing, the command is not started.
+            assert!(found.sentences[1].contains("does not start"), "{found:?}");
+            let notes = found.notes.iter();
+            let not_started = notes.filter(|note| note.contains("is not started"));
+            assert_eq!(not_started.count(), 1, "{:?}", found.notes);
         }
     }
 

@@ -185,6 +185,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_group_that_only_the_cpu_hierarchy_has_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("sys/fs/cgroup");
+        let make = |path: &str| std::fs::create_dir_all(top.join(path)).unwrap();
+        let roots = Roots::at(dir.path());
+        let placed = Placed::work("batch", "/jobs/batch");
+        let said = || not_counted(&Hierarchies::of(&roots), &placed);
+        assert_eq!(said(), None);
+        make("cpu/jobs/batch");
+        assert!(said().unwrap().contains("is not mounted"));
+        make("cpuacct/jobs");
+        let text = said().unwrap();
+        let begin =
+            "group batch is missing in the hierarchy cpuacct, so its CPU time is counted by";
+        assert!(text.starts_with(begin), "{text}");
+        let mkdir = format!("mkdir {} and", top.join("cpuacct/jobs/batch").display());
+        assert!(text.contains(&mkdir), "{text}");
+        make("cpuacct/jobs/batch");
+        assert_eq!(said(), None);
+        // Who has no group of its own is counted by its threads anyway.
+        let placed = Placed::service("web", None);
+        assert_eq!(not_counted(&Hierarchies::of(&roots), &placed), None);
+    }
+
+    #[test]
     fn a_group_competes_with_what_stands_beside_it() {
         for (group, other, wanted) in [
             ("batch", "web", None),
