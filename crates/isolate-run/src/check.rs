@@ -186,8 +186,8 @@ fn rows_of_new_group(
     .collect()
 }
 
-/// Where best-effort work is: in a group that exists, or in one that `run` makes if it does not only
-/// observe.
+/// Where best-effort work is: in a group that exists, or in one that `run` makes unless it only
+/// observes.
 fn described(work: &BestEffort, existing: Option<&str>, observe: bool) -> String {
     if let Some(group) = existing {
         return format!("control group {group}, which exists");

@@ -33,8 +33,8 @@ pub(crate) enum ControllerMode {
     /// What was decided is in force.
     #[default]
     Acting,
-    /// Nothing that was decided is ever in force. So nothing of it can have done harm, and sentences
-    /// about it are in the conditional.
+    /// Nothing that was decided is ever in force. So nothing of it can have done harm, and
+    /// sentences about it are in the conditional.
     Observing,
 }
 

@@ -1,5 +1,5 @@
-//! What holds for every policy: it has a sentence for each state, the sentence is in the conditional
-//! while nothing is carried out, and it writes what it says that it may write.
+//! What holds for every policy: it has a sentence for each state, the sentence is in the
+//! conditional while nothing is carried out, and it writes what it says that it may write.
 
 #![expect(
     clippy::unwrap_used,
