@@ -12,8 +12,12 @@ use wire_latency::{LatencySource, NoData};
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
 use crate::config::{BestEffort, IsolationConfig};
 use crate::error::IsolateError;
-use crate::feasibility::{Placed, idle_without_effect, lacking, not_counted, not_started};
+use crate::feasibility::{
+    Placed, idle_without_effect, keys_without_effect, lacking, not_counted, not_started,
+};
+use crate::form::on_one_line;
 use crate::latency::surroundings;
+use crate::program::{missing_program, missing_programs};
 use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
 use crate::used::UsedActuators;
 
@@ -194,7 +198,8 @@ fn described(work: &BestEffort, existing: Option<&str>, observe: bool) -> String
     }
     let own = own_group(work);
     let pid = work.pid.unwrap_or_default();
-    let command = work.command.as_ref().map(|words| words.join(" "));
+    let command = work.command.as_ref();
+    let command = command.map(|words| on_one_line(&words.join(" ")));
     match (command, observe) {
         (Some(command), false) => {
             format!("control group {own}, in which `run` starts the command {command}")
@@ -229,28 +234,35 @@ fn check_services(
     check: &mut Check,
 ) -> Vec<(String, Place)> {
     let mut services = Vec::new();
-    for (service, objective, source) in &config.services {
+    for (index, (service, objective, source)) in config.services.iter().enumerate() {
         let place = match place_of(roots, service) {
             Ok(place) => place,
             Err(error) => {
-                check.problems.push(error.to_string());
+                let problem = config.about_service(index, error);
+                check.problems.push(problem.to_string());
                 continue;
             }
         };
         let group = place.group.as_deref().unwrap_or("/");
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
         let surroundings = surroundings(pid, objective, config.services.len());
+        // A missing program is said for itself.
+        let can_run = missing_program(source).is_none();
         let source = match wire_latency::open(source, &surroundings) {
             Ok(mut source) => {
-                if let Some(why) = trouble(source.as_mut()) {
-                    let problem = format!("service {}: no data: {why}", service.name);
-                    check.problems.push(problem);
+                if can_run && let Some(why) = trouble(source.as_mut()) {
+                    let key = config.key_of_source(index, None);
+                    let why = format!("service {}: no data: {why}", service.name);
+                    let problem = config.origin.error(&key, why);
+                    check.problems.push(problem.to_string());
                 }
                 source.describe()
             }
-            Err(error) => {
-                let problem = format!("service {}: {error}", service.name);
-                check.problems.push(problem);
+            Err(source) => {
+                let service = service.name.clone();
+                let error = IsolateError::Source { service, source };
+                let problem = config.about_source(index, error);
+                check.problems.push(problem.to_string());
                 "a source that cannot be opened".to_owned()
             }
         };
@@ -282,11 +294,12 @@ fn check_groups(
     let disk = disk_number(roots, named).ok().or_else(|| first_disk(roots));
     let disk = disk.as_deref();
     let mut groups = Vec::new();
-    for work in &config.best_effort {
+    for (index, work) in config.best_effort.iter().enumerate() {
         let group = match group_of_work(roots, work) {
             Ok(group) => group,
             Err(error) => {
-                check.problems.push(error.to_string());
+                let problem = config.about_work(index, error);
+                check.problems.push(problem.to_string());
                 continue;
             }
         };
@@ -314,7 +327,8 @@ fn check_groups(
                     service: name.clone(),
                     theirs: theirs.clone(),
                 };
-                check.problems.push(overlap.to_string());
+                let problem = config.about_work(index, overlap);
+                check.problems.push(problem.to_string());
             }
         }
         groups.push(Placed::work(&work.name, &group));
@@ -361,7 +375,12 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
     check
         .problems
         .extend(lacking(path, &config, &services, &groups, roots)?);
-    check.notes = idle_without_effect(&config, &services, &groups);
+    let missing = missing_programs(&config, config.policy.observe);
+    let missing = missing.iter().map(ToString::to_string);
+    check.problems.extend(missing);
+    check.notes = keys_without_effect(&config);
+    let idle = idle_without_effect(&config, &services, &groups);
+    check.notes.extend(idle);
     let hierarchies = Hierarchies::of(roots);
     let counted = services.iter().chain(&groups);
     let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));

@@ -290,6 +290,16 @@ impl IsolationConfig {
         self.origin.because_of(&key, error)
     }
 
+    /// An error of this host about a service's source, with the place of the key that is its cause.
+    pub(crate) fn about_source(&self, index: usize, error: IsolateError) -> IsolateError {
+        let of_source = match &error {
+            IsolateError::Source { source, .. } => Some(source),
+            _ => None,
+        };
+        let key = self.key_of_source(index, of_source);
+        self.origin.because_of(&key, error)
+    }
+
     /// The key of a service's source, and of the part of the source that an error is about.
     pub(crate) fn key_of_source(
         &self,

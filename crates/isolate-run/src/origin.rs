@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use experiment_spec::{Source, SpecError};
+use host::HostError;
 
 use crate::error::IsolateError;
 
@@ -41,11 +42,15 @@ impl Origin {
         self.source.error(key, why)
     }
 
-    /// An error of this host that a key is the cause of.
+    /// An error of this host that a key is the cause of. No key is the cause of a record that
+    /// cannot be written.
     pub(crate) fn because_of(&self, key: &str, error: IsolateError) -> IsolateError {
-        IsolateError::Entry {
-            said: self.error(key, error.to_string()),
-            source: Box::new(error),
+        match error {
+            IsolateError::Entry { .. } | IsolateError::Host(HostError::Journal { .. }) => error,
+            error => IsolateError::Entry {
+                said: self.error(key, error.to_string()),
+                source: Box::new(error),
+            },
         }
     }
 }

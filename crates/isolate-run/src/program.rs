@@ -3,17 +3,49 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use experiment_spec::SpecError;
 use rustix::fs::Access;
+use wire_latency::SourceSpec;
+
+use crate::config::IsolationConfig;
 
 /// The directories that a program is looked for in where there is no `PATH` (execvp(3)).
 const PATH_BY_DEFAULT: &str = "/bin:/usr/bin";
+
+/// The commands of a configuration that cannot be started, with file, line and key. While only
+/// observing, best-effort work is not started.
+pub(crate) fn missing_programs(config: &IsolationConfig, observe: bool) -> Vec<SpecError> {
+    let sources = config.services.iter().enumerate();
+    let sources = sources.filter_map(|(index, (service, _, source))| {
+        let why = missing_program(source)?;
+        let key = config.key_of_source(index, None);
+        Some((key, format!("service {}: {why}", service.name)))
+    });
+    let work = config.best_effort.iter().enumerate();
+    let work = work.filter(|_| !observe).filter_map(|(index, work)| {
+        let why = look_for(work.command.as_ref()?.first()?).err()?;
+        let key = format!("best_effort[{index}].command");
+        Some((key, format!("group {}: {why}", work.name)))
+    });
+    let all = sources.chain(work);
+    all.map(|(key, why)| config.origin.error(&key, why))
+        .collect()
+}
+
+/// Why the command of a source cannot be started; `None` where it can, or where there is none.
+pub(crate) fn missing_program(source: &SourceSpec) -> Option<String> {
+    match source {
+        SourceSpec::Command(words) => look_for(words.first()?).err(),
+        _ => None,
+    }
+}
 
 /// Looks for the program of a command as `execvp` does.
 ///
 /// # Errors
 ///
 /// Why it cannot be run, and what to do.
-pub(crate) fn look_for(program: &str) -> Result<(), String> {
+fn look_for(program: &str) -> Result<(), String> {
     match std::env::var_os("PATH") {
         Some(path) => look_in(program, &path),
         None => look_in(program, OsStr::new(PATH_BY_DEFAULT)),
@@ -89,6 +121,32 @@ mod tests {
         assert!(why("nope").starts_with("there is no program nope in PATH"));
         assert_eq!(why("/no/such/job"), "/no/such/job does not exist");
         assert!(why(&dir.path().display().to_string()).ends_with("it is no file"));
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_started_is_named_by_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("i.toml");
+        let text = "[[service]]\nname = \"web\"\npid = 1\nobjective = { p99_ms = 5 }\n\
+             latency = { command = [\"/no/such/p99\"] }\n[[service]]\npid = 2\n\
+             objective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n\
+             [[best_effort]]\ncommand = [\"sh\"]\n[[best_effort]]\ncommand = [\"/etc/passwd\"]\n";
+        std::fs::write(&path, text).unwrap();
+        let config = IsolationConfig::read(&path).unwrap();
+        let missing = |observe| {
+            let all = missing_programs(&config, observe).into_iter();
+            let all = all.map(|error| {
+                let text = error.to_string();
+                text.replace(&format!("{}/", dir.path().display()), "")
+            });
+            all.collect::<Vec<_>>()
+        };
+        let source =
+            "i.toml:5: service[0].latency.command: service web: /no/such/p99 does not exist";
+        assert_eq!(missing(true), [source]);
+        let work = "i.toml:13: best_effort[1].command: group passwd: /etc/passwd is not executable: \
+             chmod +x, or name another program";
+        assert_eq!(missing(false), [source, work]);
     }
 
     #[test]

@@ -19,7 +19,10 @@ use self::session::{Session, controller, steering};
 use self::subjects::{Steered, Watched, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
-use crate::feasibility::{Placed, idle_without_effect, lacking, not_counted, not_started};
+use crate::feasibility::{
+    Placed, idle_without_effect, keys_without_effect, lacking, not_counted, not_started,
+};
+use crate::program::missing_programs;
 use crate::record::RecordLine;
 use crate::status::{self, IsolationStatus};
 use crate::steer::{Devices, Steer};
@@ -56,7 +59,7 @@ pub fn run(
     options: &RunOptions,
     watcher: &mut dyn Watcher,
 ) -> Result<Finish, IsolateError> {
-    let config = IsolationConfig::read(path)?;
+    let config = read(path, options.observe)?;
     let signal = Arc::new(AtomicUsize::new(0));
     let reload = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -81,6 +84,16 @@ pub fn run(
         signal,
         status,
     })
+}
+
+/// The configuration, whose commands can be started on this host.
+fn read(path: &Path, observes_always: bool) -> Result<IsolationConfig, IsolateError> {
+    let config = IsolationConfig::read(path)?;
+    let observe = observes_always || config.policy.observe;
+    match missing_programs(&config, observe).into_iter().next() {
+        Some(missing) => Err(missing.into()),
+        None => Ok(config),
+    }
 }
 
 fn register(registered: std::io::Result<signal_hook::SigId>) -> Result<(), IsolateError> {
@@ -190,7 +203,7 @@ impl Session {
         observes_always: bool,
         watcher: &mut dyn Watcher,
     ) -> Result<(), IsolateError> {
-        let config = match IsolationConfig::read(path) {
+        let config = match read(path, observes_always) {
             Ok(config) => config,
             Err(error) => return self.keep_old(&error, watcher),
         };
@@ -262,7 +275,8 @@ impl Session {
         let counted = services.iter().chain(&groups);
         let hierarchies = Hierarchies::of(&self.roots);
         let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
-        let notes = lacking.into_iter().chain(idle).chain(uncounted);
+        let notes = lacking.into_iter().chain(keys_without_effect(&self.config));
+        let notes = notes.chain(idle).chain(uncounted);
         self.notes = notes
             .chain(not_started(&self.config, self.observe))
             .collect();

@@ -150,7 +150,7 @@ pub fn read(state_dir: &Path) -> Result<Option<IsolationStatus>, IsolateError> {
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(IsolateError::file(&path, error)),
+        Err(error) => return Err(host::HostError::read(&path, &error).into()),
     };
     let status: IsolationStatus =
         serde_json::from_slice(&bytes).map_err(|error| IsolateError::Record {

@@ -164,7 +164,7 @@ impl Session {
             else {
                 continue;
             };
-            for group in &self.groups {
+            for (index, group) in self.groups.iter().enumerate() {
                 let Some(own) = group
                     .work
                     .place
@@ -174,12 +174,13 @@ impl Session {
                     continue;
                 };
                 if is_same_or_above(own, theirs) || is_same_or_above(theirs, own) {
-                    return Err(IsolateError::Overlap {
+                    let overlap = IsolateError::Overlap {
                         group: group.work.config.name.clone(),
                         own: own.to_owned(),
                         service: service.service.name.clone(),
                         theirs: theirs.to_owned(),
-                    });
+                    };
+                    return Err(self.config.about_work(index, overlap));
                 }
             }
         }
@@ -216,12 +217,12 @@ impl Session {
             roots: &self.roots,
             hierarchies: &self.hierarchies,
         };
-        for service in &mut self.services {
+        for (index, service) in self.services.iter_mut().enumerate() {
             let known = service.place.as_ref();
             let place = match place_again(host, &service.service, known) {
                 Ok(place) => Some(place),
                 Err(IsolateError::NotThere { .. }) => None,
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.config.about_service(index, error)),
             };
             if place != service.place {
                 service.counters = Counters::default();
@@ -239,9 +240,10 @@ impl Session {
             let place = service.place.as_ref();
             service.pids = place.map_or_else(Vec::new, |place| place.pids(&self.roots));
         }
-        for group in &mut self.groups {
+        for (index, group) in self.groups.iter_mut().enumerate() {
             let before = group.work.place.clone();
-            group.work.find(host, self.journal.as_mut())?;
+            let found = group.work.find(host, self.journal.as_mut());
+            found.map_err(|error| self.config.about_work(index, error))?;
             group.work.ask_progress();
             if before != group.work.place {
                 group.counters = Counters::default();

@@ -106,11 +106,12 @@ pub(super) fn open_services(
 ) -> Result<Vec<Watched>, IsolateError> {
     let every = Duration::from_secs_f64((config.policy.step_ms / 2000.0).clamp(0.05, 0.25));
     let mut services = Vec::new();
-    for (service, objective, spec) in &config.services {
-        let place = place_of(roots, service)?;
+    for (index, (service, objective, spec)) in config.services.iter().enumerate() {
+        let place = place_of(roots, service).map_err(|error| config.about_service(index, error))?;
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
         let surroundings = latency::surroundings(pid, objective, config.services.len());
-        let latency = Latency::start(&service.name, spec, *objective, &surroundings, every)?;
+        let latency = Latency::start(&service.name, spec, *objective, &surroundings, every)
+            .map_err(|error| config.about_source(index, error))?;
         services.push(Watched {
             service: service.clone(),
             objective: *objective,
