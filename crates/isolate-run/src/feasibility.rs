@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     /// What is said of a policy, without the directory: what the host lacks, and what has no effect.
-    /// The policy's section begins on line 7.
+    /// The policy begins on line 8.
     fn said_of(policy: &str) -> (Vec<String>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
