@@ -166,9 +166,9 @@ pub struct WireSpec {
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a
-    /// sample of the connections. By default 0.01. In `isolate`, all services together have 0.0025
-    /// by default.
+    /// CPU that reading the packets may use, in cores: above 0, at most 1. If all packets cost more,
+    /// Slackline reads a sample of the connections. By default 0.01. In `isolate`, all services
+    /// together have 0.0025 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_budget_cores: Option<f64>,
 }
@@ -289,7 +289,8 @@ pub struct PrometheusSpec {
     /// An instant query for the number of requests behind the one number of `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
-    /// The time that the query covers, in seconds. By default the range in the query (`[30s]`).
+    /// The time that the query covers, in seconds: 1 to 86,400. By default the range in the query
+    /// (`[30s]`).
     /// Required if the query has no range, or different ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,

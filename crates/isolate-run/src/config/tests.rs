@@ -197,6 +197,25 @@ fn each_text_and_number_of_an_entry_has_its_form() {
 }
 
 #[test]
+fn two_sources_in_a_file_of_json_are_said_by_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("i.json");
+    let of = |latency: &str| {
+        format!(
+            "{{ \"service\": {{ \"pid\": 1,\n\"objective\": {{ \"p99_ms\": 5 }},\n\"latency\": {latency} }} }}\n"
+        )
+    };
+    for latency in ["{}", "{ \"command\": [\"x\"], \"push\": {} }"] {
+        std::fs::write(&path, of(latency)).unwrap();
+        let error = IsolationConfig::read(&path).unwrap_err();
+        assert_eq!(error.line, Some(3), "{error}");
+        assert!(error.key.starts_with("service.latency"), "{error}");
+        let said = "give exactly one of wire, scrape, prometheus, command and push";
+        assert!(error.message.starts_with(said), "{error}");
+    }
+}
+
+#[test]
 fn the_schema_names_every_key() {
     let text = schema().to_string();
     for key in [
