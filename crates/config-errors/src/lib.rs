@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 /// Types as serde names them, and what to call them.
-const NAMES: [(&str, &str); 18] = [
+const NAMES: [(&str, &str); 23] = [
     (" as i128", " (beyond 64 bits)"),
     ("unknown field", "unknown key"),
     ("unknown variant", "unknown value"),
@@ -22,7 +22,21 @@ const NAMES: [(&str, &str); 18] = [
     ("expected a map", "expected a table of keys"),
     ("expected a string", "expected a text"),
     ("expected path string", "expected a text"),
+    ("wanted string or table", "expected a text in quotes"),
+    (
+        "wanted exactly 1 element, found 0 elements",
+        "expected one key, and there is none",
+    ),
+    (
+        "wanted exactly 1 element, more than 1 element",
+        "expected one key, and there are several",
+    ),
+    ("invalid socket address syntax", ADDRESS),
+    ("expected socket address", ADDRESS),
 ];
+
+/// What an address of a socket has to be.
+const ADDRESS: &str = "expected an address and a port, such as 127.0.0.1:8125";
 
 /// The message of a reader of JSON or TOML, without the names of types.
 ///
@@ -90,6 +104,16 @@ mod tests {
                 "unknown key `a`, expected `b`",
             ),
             ("missing field `a`", "`a` is missing"),
+            ("wanted string or table", "expected a text in quotes"),
+            (
+                "wanted exactly 1 element, more than 1 element",
+                "expected one key, and there are several",
+            ),
+            ("invalid socket address syntax", super::ADDRESS),
+            (
+                "invalid type: integer `1`, expected socket address",
+                "invalid type: integer `1`, expected an address and a port, such as 127.0.0.1:8125",
+            ),
             ("missing field `a` at line 3", "`a` is missing at line 3"),
             ("invalid value: string \"s3cr3t\"", "invalid value: a text"),
             ("as it is", "as it is"),

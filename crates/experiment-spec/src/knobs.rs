@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::Value;
-use host::{Knob, Roots, SchedThreads, is_same_file};
+use host::{HostError, Knob, Roots, SchedThreads, is_same_file};
 
 use super::sched::SchedKind;
 use super::{ParameterSpec, ParameterType, Scale, TargetSpec};
@@ -215,6 +215,35 @@ pub(super) enum Live {
     },
 }
 
+/// An error about a knob, with what the author of an experiment can do.
+///
+/// ```
+/// let error = host::HostError::NoSlice { tid: 7 };
+/// let text = experiment_spec::refused_knob(&error);
+/// assert!(text.ends_with("; remove it from the experiment, or set optional = true"));
+/// let error = host::HostError::Write { path: "/k".into(), value: "9".into(), errno: 22 };
+/// assert!(experiment_spec::refused_knob(&error).ends_with(", or narrow the parameter's range"));
+/// ```
+#[must_use]
+pub fn refused_knob(error: &HostError) -> String {
+    let advice = match error {
+        HostError::WriteOnly { .. }
+        | HostError::ReadOnly { .. }
+        | HostError::NoSlice { .. }
+        | HostError::LockedDown { .. }
+        | HostError::Absent { .. } => "; remove it from the experiment, or set optional = true",
+        HostError::Write { errno, .. } if [EINVAL, ERANGE].contains(errno) => {
+            ", or narrow the parameter's range"
+        }
+        _ => "",
+    };
+    format!("{error}{advice}")
+}
+
+/// errno(3).
+const EINVAL: i32 = 22;
+const ERANGE: i32 = 34;
+
 /// Reads a knob without Slackline's own changes.
 ///
 /// # Errors
@@ -241,7 +270,7 @@ pub(super) fn live_of(
         }
         Ok((live, true)) => originals.get(knob).cloned().or(live),
         Err(error) if parameter.optional => return Ok(Live::Absent(error.to_string())),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(refused_knob(&error)),
     };
     let path = knob.path(roots);
     let Some(whole) = live else {

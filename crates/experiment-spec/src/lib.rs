@@ -91,7 +91,7 @@ pub use guard::Guard;
 pub use hours::Hours;
 pub use http::{HttpSpec, http_metrics};
 pub use json_path::{JsonStep, check_json_path, json_steps};
-pub use knobs::{Element, KnobBinding, Originals};
+pub use knobs::{Element, KnobBinding, Originals, refused_knob};
 pub use load_loop::LoadLoop;
 pub use locate::{Source, line_of};
 pub use masks::Masks;

@@ -1,5 +1,6 @@
 //! The one error type of this crate. Every variant carries what a person needs to find the place
-//! (path, pid, errno, key), and its message says what to do next.
+//! (path, pid, errno, key), and its message says what to do next. The message knows nothing of who
+//! asked: what an experiment can do besides, `experiment-spec` says.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ pub enum HostError {
     },
     /// A knob without a value, such as `vm.compact_memory`.
     #[error(
-        "{} is write-only: its value cannot be read, so a change could not be undone; remove it from the experiment, or set optional = true",
+        "{} is write-only: its value cannot be read, so a change could not be undone",
         path.display()
     )]
     WriteOnly {
@@ -26,7 +27,7 @@ pub enum HostError {
         path: PathBuf,
     },
     /// A value that only the kernel changes.
-    #[error("{} is read-only{}: no value can be written to it; remove it from the experiment, or set optional = true", path.display(), read_only_because(*is_mount))]
+    #[error("{} is read-only{}: no value can be written to it", path.display(), read_only_because(*is_mount))]
     ReadOnly {
         /// The file.
         path: PathBuf,
@@ -35,7 +36,7 @@ pub enum HostError {
     },
     /// Threads have no slice of their own on this kernel.
     #[error(
-        "thread {tid} has no slice of its own: that needs Linux 6.12, and a thread of policy other, batch or idle; remove the knob from the experiment, or set optional = true"
+        "thread {tid} has no slice of its own: that needs Linux 6.12, and a thread of policy other, batch or idle"
     )]
     NoSlice {
         /// The thread.
@@ -43,7 +44,7 @@ pub enum HostError {
     },
     /// A file of debugfs that the kernel's lockdown closes.
     #[error(
-        "{} is closed by the kernel's lockdown, to root as well (kernel_lockdown(7)): start the kernel with lockdown=none, or remove the knob from the experiment",
+        "{} is closed by the kernel's lockdown, to root as well (kernel_lockdown(7)): start the kernel with lockdown=none",
         path.display()
     )]
     LockedDown {
@@ -105,7 +106,7 @@ pub enum HostError {
         errno: i32,
     },
     /// The knob does not exist on this host.
-    #[error("{knob} does not exist here ({}): this kernel lacks it, or its name is misspelt; remove it from the experiment", path.display())]
+    #[error("{knob} does not exist here ({}): this kernel lacks it, or its name is misspelt", path.display())]
     Absent {
         /// The knob as a person names it.
         knob: String,
@@ -358,7 +359,7 @@ fn advice(errno: i32) -> &'static str {
         libc::EACCES | libc::EPERM => "; run as root, or give the process the capability",
         libc::EROFS => "; the file is read-only here (a container?): run on the host itself",
         libc::EINVAL | libc::ERANGE => {
-            "; the value is outside what this kernel allows: narrow the parameter's range"
+            "; the kernel does not take this value here: choose another one"
         }
         libc::ENOENT | libc::ENODEV => "; it does not exist on this host",
         libc::EBUSY => "; it is in use: stop what uses it and try again",
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "cannot write \"999\" to /proc/sys/vm/swappiness: Invalid argument (os error 22); \
-             the value is outside what this kernel allows: narrow the parameter's range"
+             the kernel does not take this value here: choose another one"
         );
         assert!(!error.is_missing_privilege());
         // Many an experiment needs no root but for this.

@@ -75,6 +75,7 @@ pub fn config(timeout: Duration) -> ConfigBuilder<AgentScope> {
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) agent: ureq::Agent,
+    timeout: Duration,
 }
 
 impl Client {
@@ -82,7 +83,7 @@ impl Client {
     #[must_use]
     pub fn new(timeout: Duration) -> Self {
         let agent = config(timeout).http_status_as_error(false).build().into();
-        Self { agent }
+        Self { agent, timeout }
     }
 
     /// Sends a request with a body, and reads no answer beyond the status.
@@ -97,7 +98,7 @@ impl Client {
         } else {
             self.agent.run(request)
         };
-        accepted(url, sent).map(drop)
+        self.accepted(url, sent).map(drop)
     }
 
     /// The text at an address.
@@ -106,29 +107,41 @@ impl Client {
     /// There is no answer, its status is 400 or above, it is longer than `bytes_max`, or it is not
     /// UTF-8.
     pub fn text(&self, url: &Url, bytes_max: u64) -> Result<String, Error> {
-        let mut response = accepted(url, self.agent.get(url.expose()).call())?;
+        let mut response = self.accepted(url, self.agent.get(url.expose()).call())?;
         // `ureq` refuses a body of exactly its limit.
         let body = response
             .body_mut()
             .with_config()
             .limit(bytes_max.saturating_add(1));
-        body.read_to_string().map_err(|error| no_answer(url, error))
+        body.read_to_string()
+            .map_err(|error| self.failed(url, &error))
+    }
+
+    fn accepted(&self, url: &Url, sent: Result<Response, ureq::Error>) -> Result<Response, Error> {
+        let response = sent.map_err(|error| self.failed(url, &error))?;
+        let status = response.status();
+        if status.as_u16() >= 400 {
+            let url = url.clone();
+            return Err(Error::Status { url, status });
+        }
+        Ok(response)
+    }
+
+    /// Why a request has no answer, or no whole one.
+    pub(crate) fn failed(&self, url: &Url, error: &ureq::Error) -> Error {
+        match error {
+            ureq::Error::Timeout(_) => {
+                let limit_s = self.timeout.as_secs_f64();
+                no_answer(url, format!("no answer within {limit_s} s"))
+            }
+            error => no_answer(url, error),
+        }
     }
 }
 
 type Response = ureq::http::Response<ureq::Body>;
 
-fn accepted(url: &Url, sent: Result<Response, ureq::Error>) -> Result<Response, Error> {
-    let response = sent.map_err(|error| no_answer(url, error))?;
-    let status = response.status();
-    if status.as_u16() >= 400 {
-        let url = url.clone();
-        return Err(Error::Status { url, status });
-    }
-    Ok(response)
-}
-
-pub(crate) fn no_answer(url: &Url, error: impl Display) -> Error {
+fn no_answer(url: &Url, error: impl Display) -> Error {
     Error::NoAnswer {
         url: url.clone(),
         reason: redact(&error.to_string()),
@@ -159,6 +172,36 @@ mod tests {
         let error = client.text(&unreachable, 10).unwrap_err();
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn a_server_that_is_silent_is_said_in_plain_words() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/metrics", silent.local_addr().unwrap());
+        let client = Client::new(Duration::from_millis(500));
+        let parsed = Url::parse(&url).unwrap();
+        let expected = format!("{url}: no answer within 0.5 s");
+        assert_eq!(client.text(&parsed, 10).unwrap_err().to_string(), expected);
+        let error = client.prometheus(&parsed, "up", None).unwrap_err();
+        assert!(error.to_string().ends_with(": no answer within 0.5 s"));
+        // Also where an answer begins and does not end.
+        let (address, _kept) = stalling("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nup");
+        let url = Url::parse(&format!("http://{address}/metrics")).unwrap();
+        let error = client.text(&url, 10).unwrap_err().to_string();
+        assert!(error.ends_with(": no answer within 0.5 s"), "{error}");
+    }
+
+    /// A server that writes these bytes and stays: its address, and the connection.
+    fn stalling(answer: &'static str) -> (String, std::sync::mpsc::Receiver<std::net::TcpStream>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+            let _ = sender.send(stream);
+        });
+        (address, receiver)
     }
 
     #[test]

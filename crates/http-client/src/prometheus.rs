@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::client::{Client, Error, no_answer};
+use crate::client::{Client, Error};
 use crate::url::Url;
 
 /// No answer is longer: 10,000 services with a histogram each have about 30 MiB.
@@ -141,12 +141,12 @@ impl Client {
         let mut form = vec![("query", query)];
         form.extend(time.map(|time| ("time", time)));
         let sent = self.agent.post(url.expose()).send_form(form);
-        let mut response = sent.map_err(|error| no_answer(&url, error))?;
+        let mut response = sent.map_err(|error| self.failed(&url, &error))?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let text = body
             .read_to_string()
-            .map_err(|error| no_answer(&url, error))?;
+            .map_err(|error| self.failed(&url, &error))?;
         match Answer::read(&text) {
             Some(Ok(answer)) => Ok(answer),
             Some(Err((kind, message))) => Err(Error::Refused {

@@ -90,6 +90,7 @@ pub fn is_url(text: &str) -> bool {
 /// ```
 /// assert!(http_client::check_url("http://[::1]:8080/a?b=%20").is_ok());
 /// assert!(http_client::check_url("http://127.0.0.1:99999/").is_err());
+/// assert!(http_client::check_url("http://127.0.0.1:0/").is_err());
 /// ```
 pub fn check_url(text: &str) -> Result<(), String> {
     if !is_url(text) {
@@ -112,7 +113,7 @@ pub fn check_url(text: &str) -> Result<(), String> {
         .next()
         .and_then(|rest| rest.split_once(':'));
     match port {
-        Some((_, port)) if port.parse::<u16>().is_err() => Err(if text.contains('@') {
+        Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port > 0) => Err(if text.contains('@') {
             // The port may be the beginning of a password with a slash in it.
             "a port has to be 1 to 65535, and a / in a password has to be written as %2F".to_owned()
         } else {

@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use experiment_spec::Source;
@@ -28,12 +29,25 @@ use serde::{Deserialize, Deserializer, Serialize};
 use wire_latency::SourceSpec;
 
 use crate::distinct::{self, Named};
+use crate::error::IsolateError;
+use crate::form::{
+    check_cgroup, check_command, check_container, check_name, check_pid, check_shell_command,
+    check_source, check_unit, rounded,
+};
+use crate::origin::Origin;
 use crate::policy_config::PolicyConfig;
 
 /// A percentile's objective is judged over so many seconds by default (Heracles polls every 15 s).
 const WINDOW_S: f64 = 15.0;
 /// Groups that one host can have: beyond it a step takes longer than its period.
 const GROUPS_MAX: usize = 1000;
+/// The limit of an objective, in milliseconds: from the accuracy of the sources to an hour, beyond
+/// which nobody waits for an answer.
+const OBJECTIVE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
+/// Digits after the point of a percentile. The 99.9999th stands on a million requests.
+const PERCENTILE_DECIMALS_MAX: usize = 4;
+/// No machine answers more requests per second.
+const REQUESTS_PER_S_MAX: f64 = 1e9;
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,8 +115,9 @@ pub struct Service {
     /// A process id.
     pub pid: Option<u32>,
     /// The latency objective, such as `{ p99_ms = 5 }`: the limit for a percentile, in
-    /// milliseconds. The percentile is at least 50 and below 100. `window_s` is the time over which
-    /// the percentile is taken, in seconds: 1 to 600, 15 by default.
+    /// milliseconds, 0.001 to 3,600,000. The percentile is at least 50 and below 100, with at most
+    /// four decimals. `window_s` is the time over which the percentile is taken, in seconds: 1 to
+    /// 600, 15 by default.
     pub objective: BTreeMap<String, f64>,
     /// Where the latency of the requests is read. Every service needs it.
     pub latency: Option<SourceSpec>,
@@ -157,9 +172,36 @@ pub struct LatencyObjective {
     pub window_s: f64,
 }
 
+impl Service {
+    /// The key that names it.
+    fn key(&self) -> &'static str {
+        match (&self.unit, &self.cgroup, &self.container) {
+            (Some(_), ..) => "unit",
+            (_, Some(_), _) => "cgroup",
+            (.., Some(_)) => "container",
+            _ => "pid",
+        }
+    }
+}
+
+impl BestEffort {
+    /// The key that names it.
+    pub(crate) fn key(&self) -> &'static str {
+        match (&self.unit, &self.cgroup, &self.container, self.pid) {
+            (Some(_), ..) => "unit",
+            (_, Some(_), ..) => "cgroup",
+            (_, _, Some(_), _) => "container",
+            (.., Some(_)) => "pid",
+            _ => "command",
+        }
+    }
+}
+
 /// A configuration, understood and checked against itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IsolationConfig {
+    /// Where the keys stand.
+    pub(crate) origin: Origin,
     /// The services with their objectives and sources.
     pub services: Vec<(Service, LatencyObjective, SourceSpec)>,
     /// The best-effort groups.
@@ -176,112 +218,128 @@ impl IsolationConfig {
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
-        Self::understand(&source, file)
+        Self::understand(source, file)
     }
 
-    fn understand(source: &Source, file: File) -> Result<Self, SpecError> {
+    fn understand(source: Source, file: File) -> Result<Self, SpecError> {
         let (list, is_list) = match file.service {
             OneOrMore::One(service) => (vec![*service], false),
             OneOrMore::More(list) => (list, true),
         };
+        let origin = Origin::new(source, is_list);
         if list.is_empty() {
-            return Err(source.error("service", "name at least one service"));
+            return Err(origin.error("service", "name at least one service"));
         }
         if file.best_effort.len() > GROUPS_MAX {
             let why = format!("at most {GROUPS_MAX} groups; join them under one parent group");
-            return Err(source.error("best_effort", why));
+            return Err(origin.error("best_effort", why));
         }
-        let mut services = Vec::new();
-        let mut named = Vec::new();
-        for (index, mut service) in list.into_iter().enumerate() {
-            let at = match is_list {
-                true => format!("service[{index}]"),
-                false => "service".to_owned(),
-            };
-            let pid = service.pid.map(|pid| format!("pid {pid}"));
-            let by = [
-                service.unit.clone(),
-                service.cgroup.clone(),
-                service.container.clone(),
-                pid,
-            ];
-            let found_by = one_of(source, &at, &by, "unit, cgroup, container and pid")?;
-            named.extend(Named::of(&at, &by));
-            if service.name.is_empty() {
-                service.name = found_by;
-            }
-            let objective = objective(source, &format!("{at}.objective"), &service.objective)?;
-            let Some(latency) = service.latency.clone() else {
-                let why = "an objective needs a source: latency = { wire = { port = … } }, or command, push, scrape, prometheus";
-                return Err(source.error(&format!("{at}.latency"), why));
-            };
-            latency
-                .check()
-                .map_err(|wrong| source.error(&format!("{at}.latency.{}", wrong.key), wrong.why))?;
-            if service
-                .peak_requests_per_s
-                .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
-            {
-                return Err(source.error(&format!("{at}.peak_requests_per_s"), "must be above 0"));
-            }
-            services.push((service, objective, latency));
-        }
-        let mut best_effort = Vec::new();
-        for (index, mut group) in file.best_effort.into_iter().enumerate() {
+        let services = list.into_iter().enumerate();
+        let services = services.map(|(index, service)| {
+            let at = origin.service(index);
+            understood_service(&origin, &at, service)
+        });
+        let services = services.collect::<Result<Vec<_>, _>>()?;
+        let best_effort = file.best_effort.into_iter().enumerate();
+        let best_effort = best_effort.map(|(index, work)| {
             let at = format!("best_effort[{index}]");
-            let pid = group.pid.map(|pid| format!("pid {pid}"));
-            let command = group
-                .command
-                .as_ref()
-                .map(|words| words.first().cloned().unwrap_or_default());
-            let by = [
-                group.unit.clone(),
-                group.cgroup.clone(),
-                group.container.clone(),
-                pid,
-                command,
-            ];
-            let found_by = one_of(source, &at, &by, "unit, cgroup, container, pid and command")?;
-            named.extend(Named::of(&at, &by));
-            if found_by.is_empty() {
-                return Err(source.error(&format!("{at}.command"), "name a program"));
-            }
-            if group.name.is_empty() {
-                let path = found_by.trim_end_matches('/');
-                let base = path.rsplit('/').next().unwrap_or_default();
-                // The root group has no other name.
-                group.name = Some(base)
-                    .filter(|base| !base.is_empty())
-                    .unwrap_or(&found_by)
-                    .to_owned();
-            }
-            best_effort.push(group);
-        }
-        distinct::check(source, &named)?;
-        let names: Vec<&String> = services
-            .iter()
-            .map(|(service, ..)| &service.name)
-            .chain(best_effort.iter().map(|group| &group.name))
-            .collect();
-        for (index, name) in names.iter().enumerate() {
-            if names[..index].contains(name) {
-                let at = match index.checked_sub(services.len()) {
-                    Some(group) => format!("best_effort[{group}].name"),
-                    None => format!("service[{index}].name"),
-                };
+            understood_work(&origin, &at, work)
+        });
+        let best_effort = best_effort.collect::<Result<Vec<_>, _>>()?;
+        let config = Self {
+            origin,
+            services,
+            best_effort,
+            policy: file.policy,
+        };
+        distinct::check(config.origin.source(), &config.named())?;
+        config.check_names()?;
+        config.policy.check(config.origin.source())?;
+        Ok(config)
+    }
+
+    /// What of the host the entries name.
+    fn named(&self) -> Vec<Named> {
+        let text = |pid: Option<u32>| pid.map(|pid| format!("pid {pid}"));
+        let services = self.services.iter().enumerate().map(|(index, (it, ..))| {
+            let by = [&it.unit, &it.cgroup, &it.container, &text(it.pid)].map(Option::clone);
+            Named::of(&self.origin.service(index), &by)
+        });
+        let work = self.best_effort.iter().enumerate().map(|(index, it)| {
+            let by = [&it.unit, &it.cgroup, &it.container, &text(it.pid)].map(Option::clone);
+            Named::of(&format!("best_effort[{index}]"), &by)
+        });
+        services.chain(work).flatten().collect()
+    }
+
+    /// Each name is of one service or one group.
+    fn check_names(&self) -> Result<(), SpecError> {
+        let services = self.services.iter().enumerate().map(|(index, service)| {
+            let at = self.origin.service(index);
+            (at, &service.0.name)
+        });
+        let groups = self.best_effort.iter().enumerate();
+        let groups = groups.map(|(index, work)| (format!("best_effort[{index}]"), &work.name));
+        let names: Vec<(String, &String)> = services.chain(groups).collect();
+        for (index, (at, name)) in names.iter().enumerate() {
+            if names[..index].iter().any(|(_, other)| other == name) {
                 let why = format!(
                     "another service or best-effort group also has the name {name:?}: choose a name"
                 );
-                return Err(source.error(&at, why));
+                return Err(self.origin.error(&format!("{at}.name"), why));
             }
         }
-        let policy = file.policy;
-        policy.check(source)?;
-        Ok(Self {
-            services,
-            best_effort,
-            policy,
-        })
+        Ok(())
+    }
+
+    /// An error of this host about a service, with the place of the key that names the service.
+    pub(crate) fn about_service(&self, index: usize, error: IsolateError) -> IsolateError {
+        let at = self.origin.service(index);
+        let key = self.services.get(index).map_or("pid", |it| it.0.key());
+        self.origin.because_of(&format!("{at}.{key}"), error)
+    }
+
+    /// An error of this host about best-effort work, with the place of the key that names the work.
+    pub(crate) fn about_work(&self, index: usize, error: IsolateError) -> IsolateError {
+        let key = self.best_effort.get(index).map_or("", BestEffort::key);
+        let key = format!("best_effort[{index}].{key}");
+        self.origin.because_of(&key, error)
+    }
+
+    /// An error of this host about a service's source, with the place of the key that is its cause.
+    pub(crate) fn about_source(&self, index: usize, error: IsolateError) -> IsolateError {
+        let of_source = match &error {
+            IsolateError::Source { source, .. } => Some(source),
+            _ => None,
+        };
+        let key = self.key_of_source(index, of_source);
+        self.origin.because_of(&key, error)
+    }
+
+    /// The key of a service's source, and of the part of the source that an error is about.
+    pub(crate) fn key_of_source(
+        &self,
+        index: usize,
+        error: Option<&wire_latency::Error>,
+    ) -> String {
+        let source = self.services.get(index).map(|(.., source)| source);
+        let below = match (source, error) {
+            (_, Some(wire_latency::Error::Spec(wrong))) => wrong.key.as_str(),
+            (Some(SourceSpec::Wire(wire)), Some(wire_latency::Error::Namespace { .. }))
+                if wire.pid.is_some() =>
+            {
+                "wire.pid"
+            }
+            (Some(SourceSpec::Push(push)), Some(_)) if push.udp.is_some() => "push.udp",
+            (Some(SourceSpec::Push(_)), Some(_)) => "push.unix",
+            (Some(SourceSpec::Wire(_)), _) => "wire",
+            (Some(SourceSpec::Scrape(_)), _) => "scrape",
+            (Some(SourceSpec::Prometheus(_)), _) => "prometheus",
+            (Some(SourceSpec::Command(_)), _) => "command",
+            (Some(SourceSpec::Push(_)), _) => "push",
+            (None, _) => "",
+        };
+        format!("{}.latency.{below}", self.origin.service(index))
     }
 
     /// The controller's settings.
@@ -295,52 +353,152 @@ impl IsolationConfig {
     }
 }
 
-fn one_of(
-    source: &Source,
+/// A service with its name, its objective and its source.
+fn understood_service(
+    origin: &Origin,
     at: &str,
-    by: &[Option<String>],
+    mut service: Service,
+) -> Result<(Service, LatencyObjective, SourceSpec), SpecError> {
+    let wrong = |key: &str, why: String| origin.error(&format!("{at}.{key}"), why);
+    let by = [
+        by_text("unit", &service.unit, check_unit),
+        by_text("cgroup", &service.cgroup, check_cgroup),
+        by_text("container", &service.container, check_container),
+        by_pid(service.pid),
+    ];
+    let found_by = one_of(origin, at, by, "unit, cgroup, container and pid")?;
+    if service.name.is_empty() {
+        service.name = found_by;
+    } else {
+        check_name(&service.name).map_err(|why| wrong("name", why))?;
+    }
+    let objective = objective(origin, &format!("{at}.objective"), &service.objective)?;
+    let Some(latency) = service.latency.clone() else {
+        let why = "an objective needs a source: latency = { wire = { port = … } }, or command, push, scrape, prometheus";
+        return Err(origin.error(&format!("{at}.latency"), why));
+    };
+    latency
+        .check()
+        .map_err(|error| origin.error(&format!("{at}.latency.{}", error.key), error.why))?;
+    check_source(&latency)
+        .map_err(|(key, why)| origin.error(&format!("{at}.latency.{key}"), why))?;
+    let is_rate = |rate: f64| rate > 0.0 && rate <= REQUESTS_PER_S_MAX;
+    if !service.peak_requests_per_s.is_none_or(is_rate) {
+        let why = format!("must be above 0 and at most {REQUESTS_PER_S_MAX}");
+        return Err(wrong("peak_requests_per_s", why));
+    }
+    Ok((service, objective, latency))
+}
+
+/// Best-effort work with its name.
+fn understood_work(
+    origin: &Origin,
+    at: &str,
+    mut work: BestEffort,
+) -> Result<BestEffort, SpecError> {
+    let wrong = |key: &str, why: String| origin.error(&format!("{at}.{key}"), why);
+    let program = work.command.as_ref().map(|words| {
+        let program = words.first().cloned().unwrap_or_default();
+        check_command(words).map(|()| program)
+    });
+    let by = [
+        by_text("unit", &work.unit, check_unit),
+        by_text("cgroup", &work.cgroup, check_cgroup),
+        by_text("container", &work.container, check_container),
+        by_pid(work.pid),
+        ("command", program),
+    ];
+    let found_by = one_of(origin, at, by, "unit, cgroup, container, pid and command")?;
+    if work.name.is_empty() {
+        let base = found_by.trim_end_matches('/').rsplit('/').next();
+        work.name = base.unwrap_or(&found_by).to_owned();
+    } else {
+        check_name(&work.name).map_err(|why| wrong("name", why))?;
+    }
+    if let Some(progress) = &work.progress {
+        check_shell_command(&progress.command).map_err(|why| wrong("progress.command", why))?;
+    }
+    Ok(work)
+}
+
+/// A key that says what an entry is: the key, and its value or what is wrong with the value; `None`
+/// where the key is not given.
+type NamedBy = (&'static str, Option<Result<String, String>>);
+
+fn by_text(
+    key: &'static str,
+    text: &Option<String>,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> NamedBy {
+    let checked = text.as_ref().map(|text| check(text).map(|()| text.clone()));
+    (key, checked)
+}
+
+fn by_pid(pid: Option<u32>) -> NamedBy {
+    let checked = pid.map(|pid| check_pid(pid).map(|()| format!("pid {pid}")));
+    ("pid", checked)
+}
+
+/// The value of the one key that says what an entry is.
+fn one_of<const N: usize>(
+    origin: &Origin,
+    at: &str,
+    by: [NamedBy; N],
     keys: &str,
 ) -> Result<String, SpecError> {
-    let mut given = by.iter().flatten();
+    let given = by.into_iter();
+    let mut given = given.filter_map(|(key, checked)| Some((key, checked?)));
     match (given.next(), given.next()) {
-        (Some(found_by), None) => Ok(found_by.clone()),
-        _ => Err(source.error(at, format!("give exactly one of {keys}"))),
+        (Some((key, checked)), None) => {
+            checked.map_err(|why| origin.error(&format!("{at}.{key}"), why))
+        }
+        _ => Err(origin.error(at, format!("give exactly one of {keys}"))),
     }
 }
 
+/// The percentile in a key such as `p99.9_ms`.
+fn percentile_of(key: &str) -> Option<f64> {
+    let number = key.strip_prefix('p')?.strip_suffix("_ms")?;
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number =
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let is_plain = is_number(whole) && is_number(decimals);
+    let is_short = decimals.len() <= PERCENTILE_DECIMALS_MAX;
+    let percentile: f64 = number.parse().ok()?;
+    let is_one = is_plain && is_short && (50.0..100.0).contains(&percentile);
+    is_one.then_some(percentile)
+}
+
 fn objective(
-    source: &Source,
+    origin: &Origin,
     at: &str,
     map: &BTreeMap<String, f64>,
 ) -> Result<LatencyObjective, SpecError> {
     let window_s = map.get("window_s").copied().unwrap_or(WINDOW_S);
     if !(1.0..=600.0).contains(&window_s) {
-        return Err(source.error(&format!("{at}.window_s"), "must be between 1 and 600"));
+        return Err(origin.error(&format!("{at}.window_s"), "must be between 1 and 600"));
     }
     let mut found = None;
     for (key, latency_ms) in map.iter().filter(|(key, _)| *key != "window_s") {
-        let percentile = key
-            .strip_prefix('p')
-            .and_then(|rest| rest.strip_suffix("_ms"))
-            .and_then(|number| number.parse::<f64>().ok())
-            .filter(|percentile| (50.0..100.0).contains(percentile));
-        let Some(percentile) = percentile else {
+        let Some(percentile) = percentile_of(key) else {
             let why = "must be a percentile from 50 to below 100, such as p99_ms or \"p99.9_ms\", or window_s";
-            return Err(source.error(&format!("{at}.{key}"), why));
+            return Err(origin.error(&format!("{at}.{key}"), why));
         };
-        if !(*latency_ms > 0.0 && latency_ms.is_finite()) {
-            return Err(source.error(&format!("{at}.{key}"), "must be above 0"));
+        if !OBJECTIVE_MS.contains(latency_ms) {
+            let (least, most) = (OBJECTIVE_MS.start(), OBJECTIVE_MS.end());
+            let why = format!("must be between {least} (1 µs) and {most} (an hour)");
+            return Err(origin.error(&format!("{at}.{key}"), why));
         }
         if found.is_some() {
-            return Err(source.error(at, "give one percentile, not several"));
+            return Err(origin.error(at, "give one percentile, not several"));
         }
         found = Some(LatencyObjective {
             percentile,
-            latency_ms: *latency_ms,
-            window_s,
+            latency_ms: rounded(*latency_ms),
+            window_s: rounded(window_s),
         });
     }
-    found.ok_or_else(|| source.error(at, "needs a percentile, such as { p99_ms = 5 }"))
+    found.ok_or_else(|| origin.error(at, "needs a percentile, such as { p99_ms = 5 }"))
 }
 
 /// The JSON Schema of a configuration.
@@ -350,162 +508,4 @@ pub fn schema() -> serde_json::Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<IsolationConfig, String> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("i.toml");
-        std::fs::write(&path, text).unwrap();
-        IsolationConfig::read(&path).map_err(|error| {
-            let text = error.to_string();
-            text.replace(&format!("{}/", dir.path().display()), "")
-        })
-    }
-
-    const GOOD: &str = "[service]\nunit = \"memcached.service\"\nobjective = { p99_ms = 5 }\n\
-        latency = { wire = { port = 11211 } }\n[[best_effort]]\nunit = \"batch.slice\"\n";
-
-    #[test]
-    fn a_configuration_is_understood() {
-        let config = read(GOOD).unwrap();
-        let (service, objective, _) = &config.services[0];
-        assert_eq!(service.name, "memcached.service");
-        assert_eq!(
-            (
-                objective.percentile,
-                objective.latency_ms,
-                objective.window_s
-            ),
-            (99.0, 5.0, 15.0)
-        );
-        assert_eq!(config.best_effort[0].name, "batch.slice");
-        assert_eq!(config.policy.name, isolation::Policy::Slackline);
-        let two = "[[service]]\nname = \"a\"\npid = 1\nobjective = { \"p99.9_ms\" = 2, window_s = 5 }\n\
-            latency = { command = [\"x\"] }\n[[service]]\npid = 2\nobjective = { p95_ms = 1 }\nlatency = { command = [\"x\"] }\n";
-        let config = read(two).unwrap();
-        assert_eq!(config.services.len(), 2);
-        assert!((config.services[0].1.percentile - 99.9).abs() < 1e-9);
-    }
-
-    #[test]
-    fn errors_name_file_line_and_key() {
-        let service = "[service]\npid = 1\nlatency = { command = [\"x\"] }\n";
-        let of = |rest: &str| format!("{service}objective = {{ p99_ms = 5 }}\n{rest}");
-        let one = "pid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"x\"] }\n";
-        let two = one.replace("pid = 1", "pid = 2");
-        for (text, said) in [
-            ("".to_owned(), "i.toml: the file is empty"),
-            (
-                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n".to_owned(),
-                "i.toml:1: service.latency: an objective needs a source",
-            ),
-            (
-                format!("{service}objective = {{ p99 = 5 }}\n"),
-                "i.toml:4: service.objective.p99: must be a percentile",
-            ),
-            (
-                format!("{service}objective = {{ p99_ms = 0 }}\n"),
-                "i.toml:4: service.objective.p99_ms: must be above 0",
-            ),
-            (
-                format!("{service}objective = {{ window_s = 5 }}\n"),
-                "i.toml:4: service.objective: needs a percentile",
-            ),
-            (
-                format!("{service}objective = {{ p99_ms = 5, p95_ms = 2 }}\n"),
-                "i.toml:4: service.objective: give one percentile",
-            ),
-            (
-                format!("{service}unit = \"x\"\nobjective = {{ p99_ms = 5 }}\n"),
-                "i.toml:1: service: give exactly one of",
-            ),
-            (
-                "[service]\npid = 1\nobjective = { p99_ms = 5 }\nlatency = { wire = { port = 0 } }\n".to_owned(),
-                "i.toml:4: service.latency.wire.port: 0 is no port",
-            ),
-            (
-                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n[service.latency.scrape]\nurl = \"x\"\nhistogram = \"h\"\n"
-                    .to_owned(),
-                "i.toml:5: service.latency.scrape.url: it has to begin with http",
-            ),
-            (
-                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n\
-                 latency = { prometheus = { url = \"http://a:9090\", query = \"p99\" } }\n"
-                    .to_owned(),
-                "i.toml:4: service.latency.prometheus.window_s: write how far",
-            ),
-            (
-                of("[[best_effort]]\n"),
-                "i.toml:5: best_effort[0]: give exactly one of",
-            ),
-            (
-                of("[[best_effort]]\ncommand = []\n"),
-                "i.toml:6: best_effort[0].command: name a program",
-            ),
-            (
-                of("[[best_effort]]\ncgroup = \"a\"\n[[best_effort]]\ncgroup = \"b/a\"\n"),
-                "i.toml:7: best_effort[1].name: another service or best-effort group",
-            ),
-            (
-                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"a\"\n{two}"),
-                "i.toml:7: service[1].name: another service or best-effort group",
-            ),
-            (
-                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"b\"\n{one}"),
-                "i.toml:8: service[1].pid: service[0].pid already names this process",
-            ),
-            (
-                of("[[best_effort]]\npid = 1\n"),
-                "i.toml:6: best_effort[0].pid: service.pid already names this process",
-            ),
-            (
-                of("[[best_effort]]\ncgroup = \"a/b\"\n[[best_effort]]\ncgroup = \"/a//b/\"\n"),
-                "i.toml:8: best_effort[1].cgroup: best_effort[0].cgroup already names this control group",
-            ),
-        ] {
-            let error = read(&text).unwrap_err();
-            assert!(error.starts_with(said), "{error}\n{said}");
-        }
-        assert!(
-            read(&of("[policy]\nname = \"magic\"\n"))
-                .unwrap_err()
-                .contains("unknown value")
-        );
-    }
-
-    #[test]
-    fn a_name_is_the_last_part_of_a_path() {
-        for (cgroup, name) in [
-            ("/brk_be/", "brk_be"),
-            ("a/b", "b"),
-            ("a//b//", "b"),
-            ("/", "/"),
-        ] {
-            let text = GOOD.replace("unit = \"batch.slice\"", &format!("cgroup = \"{cgroup}\""));
-            assert_eq!(read(&text).unwrap().best_effort[0].name, name);
-        }
-    }
-
-    #[test]
-    fn the_schema_names_every_key() {
-        let text = schema().to_string();
-        for key in [
-            "objective",
-            "latency",
-            "best_effort",
-            "progress",
-            "observe",
-            "peak_requests_per_s",
-            "wire",
-            "scrape",
-            "histogram",
-            "prometheus",
-            "query",
-            "command",
-            "push",
-        ] {
-            assert!(text.contains(key), "{key}");
-        }
-    }
-}
+mod tests;

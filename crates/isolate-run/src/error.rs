@@ -11,6 +11,15 @@ pub enum IsolateError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] SpecError),
+    /// This host refuses what an entry of the configuration says.
+    #[error("{said}")]
+    Entry {
+        /// File, line, key and reason.
+        said: SpecError,
+        /// The reason.
+        #[source]
+        source: Box<IsolateError>,
+    },
     /// The host refuses.
     #[error(transparent)]
     Host(#[from] host::HostError),
@@ -71,8 +80,10 @@ impl IsolateError {
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {
         match self {
+            Self::Entry { source, .. } => source.is_missing_privilege(),
             Self::Host(error) => error.is_missing_privilege(),
             Self::Source { source, .. } => source.is_missing_privilege(),
+            Self::File { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
             _ => false,
         }
     }

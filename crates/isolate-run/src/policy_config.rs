@@ -5,10 +5,21 @@ use isolation::{FixedSettings, Policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::form::{is_device_name, is_disk_name};
+
 /// A weight of the kernel, of CPU or I/O (include/linux/cgroup.h, `CGROUP_WEIGHT_MAX`).
 const WEIGHT_MAX: u64 = 10_000;
 /// The kernel's least quota, 1 ms in 100 ms (kernel/sched/core.c, `min_bw_quota_period_ns`).
 const QUOTA_LEAST_CORES: f64 = 0.01;
+/// No kernel has more CPUs (arch/x86/Kconfig, `NR_CPUS_RANGE_END`).
+const CORES_MAX: u64 = 8192;
+/// The most memory that a control group can be given, 2^63 bytes (include/linux/page_counter.h,
+/// `PAGE_COUNTER_MAX`).
+const MEMORY_MAX_MIB: u64 = (1 << 43) - 1;
+/// A terabyte per second: no disk and no link has more, and memory only of many sockets.
+const DISK_MAX_MB_PER_S: f64 = 1e6;
+const LINK_MAX_MBIT_PER_S: f64 = 1e7;
+const DRAM_MAX_GB_PER_S: f64 = 1e5;
 
 /// The policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,7 +44,7 @@ pub struct PolicyConfig {
     /// limited, such as `eth0`. The queue discipline of the device must be the kernel's default.
     /// Needs `link_mbit_per_s`.
     pub link_device: Option<String>,
-    /// The rate of `link_device`, in Mbit/s. Without this key, nothing is limited.
+    /// The rate of `link_device`, in Mbit/s. Needs `link_device`.
     pub link_mbit_per_s: Option<f64>,
     /// The disk of `static.io_max_read_mb_per_s`, `static.io_max_write_mb_per_s` and
     /// `static.io_cost`, such as `vda`: its name in `/sys/block`. No partition.
@@ -70,14 +81,33 @@ impl PolicyConfig {
         if !(1.0..=100.0).contains(&self.suppress_percent) {
             return Err(wrong("suppress_percent", "must be between 1 and 100"));
         }
-        if self
-            .dram_peak_gb_per_s
-            .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
-        {
-            return Err(wrong("dram_peak_gb_per_s", "must be above 0"));
+        for (key, rate, most) in [
+            (
+                "dram_peak_gb_per_s",
+                self.dram_peak_gb_per_s,
+                DRAM_MAX_GB_PER_S,
+            ),
+            ("link_mbit_per_s", self.link_mbit_per_s, LINK_MAX_MBIT_PER_S),
+        ] {
+            check_rate(rate, most).map_err(|why| wrong(key, &why))?;
         }
-        if self.io_device.as_deref().is_some_and(is_no_name) {
+        if !self.io_device.as_deref().is_none_or(is_disk_name) {
             return Err(wrong("io_device", "give the name alone, such as vda"));
+        }
+        if !self.link_device.as_deref().is_none_or(is_device_name) {
+            let why = "give the name of a network device, such as eth0: at most 15 characters, without / and :";
+            return Err(wrong("link_device", why));
+        }
+        match (&self.link_device, self.link_mbit_per_s) {
+            (Some(_), None) => {
+                let why = "needs the rate of the device: policy.link_mbit_per_s = 1000";
+                return Err(wrong("link_device", why));
+            }
+            (None, Some(_)) => {
+                let why = "needs the name of the device: policy.link_device = \"eth0\"";
+                return Err(wrong("link_mbit_per_s", why));
+            }
+            _ => {}
         }
         self.check_which()
             .and_then(|()| check_ranges(&self.fixed))
@@ -142,6 +172,9 @@ fn check_ranges(fixed: &FixedSettings) -> Result<(), (&'static str, String)> {
             let why = "the kernel's least quota is 1 ms in 100 ms: 0.01 cores";
             return Err((key, why.to_owned()));
         }
+        if !cores.is_none_or(|cores| cores <= CORES_MAX as f64) {
+            return Err((key, format!("must be at most {CORES_MAX} cores")));
+        }
     }
     for (key, weight) in [
         ("weight", fixed.weight),
@@ -164,28 +197,37 @@ fn check_ranges(fixed: &FixedSettings) -> Result<(), (&'static str, String)> {
             return Err((key, "must be between 0 and 100".to_owned()));
         }
     }
-    for (key, is_wrong) in [
-        ("cores", fixed.cores == Some(0)),
-        ("memory_high_mib", fixed.memory_high_mib == Some(0)),
-        (
-            "io_max_read_mb_per_s",
-            fixed.io_max_read_mb_per_s.is_some_and(|rate| rate <= 0.0),
-        ),
-        (
-            "io_max_write_mb_per_s",
-            fixed.io_max_write_mb_per_s.is_some_and(|rate| rate <= 0.0),
-        ),
+    for (key, number, most) in [
+        ("cores", fixed.cores, CORES_MAX),
+        ("memory_high_mib", fixed.memory_high_mib, MEMORY_MAX_MIB),
     ] {
-        if is_wrong {
-            return Err((key, "must be above 0".to_owned()));
+        if !number.is_none_or(|number| (1..=most).contains(&number)) {
+            return Err((key, format!("must be above 0 and at most {most}")));
         }
+    }
+    // 0 takes a protection away.
+    if !fixed
+        .service_memory_low_mib
+        .is_none_or(|mib| mib <= MEMORY_MAX_MIB)
+    {
+        let why = format!("must be at most {MEMORY_MAX_MIB}");
+        return Err(("service_memory_low_mib", why));
+    }
+    for (key, rate) in [
+        ("io_max_read_mb_per_s", fixed.io_max_read_mb_per_s),
+        ("io_max_write_mb_per_s", fixed.io_max_write_mb_per_s),
+    ] {
+        check_rate(rate, DISK_MAX_MB_PER_S).map_err(|why| (key, why))?;
     }
     Ok(())
 }
 
-/// A path, or a name that leads out of `/sys/block`.
-fn is_no_name(name: &str) -> bool {
-    name.is_empty() || name.contains('/') || name.starts_with('.')
+/// A rate, if it is given: positive, and no more than any hardware has.
+fn check_rate(rate: Option<f64>, most: f64) -> Result<(), String> {
+    match rate.is_none_or(|rate| rate > 0.0 && rate <= most) {
+        true => Ok(()),
+        false => Err(format!("must be above 0 and at most {most}")),
+    }
 }
 
 #[cfg(test)]
@@ -205,10 +247,22 @@ mod tests {
         })
     }
 
+    /// The policy `static` with these settings, on line 7.
+    fn fixed(settings: &str) -> String {
+        format!("name = \"static\"\nstatic = {{ {settings} }}\n")
+    }
+
+    #[track_caller]
+    fn assert_said<const N: usize>(cases: [(String, &str); N]) {
+        for (policy, said) in cases {
+            let error = read(&policy).unwrap_err();
+            assert!(error.starts_with(said), "{error}\n{said}");
+        }
+    }
+
     #[test]
     fn errors_of_the_policy_name_file_line_and_key() {
-        let fixed = |settings: &str| format!("name = \"static\"\nstatic = {{ {settings} }}\n");
-        for (policy, said) in [
+        assert_said([
             (
                 "step_ms = 1\n".to_owned(),
                 "i.toml:6: policy.step_ms: must be between",
@@ -281,10 +335,65 @@ mod tests {
                 fixed("epp = \"fast\", cores = 1"),
                 "i.toml:7: policy.static.epp:",
             ),
-        ] {
-            let error = read(&policy).unwrap_err();
-            assert!(error.starts_with(said), "{error}\n{said}");
-        }
+        ]);
+    }
+
+    #[test]
+    fn each_number_has_its_range_and_each_device_its_name() {
+        assert_said([
+            (
+                "io_device = \"\"\n".to_owned(),
+                "i.toml:6: policy.io_device: give the name alone",
+            ),
+            (
+                "link_device = \"lo\"\nlink_mbit_per_s = -1\n".to_owned(),
+                "i.toml:7: policy.link_mbit_per_s: must be above 0 and at most 10000000",
+            ),
+            (
+                "link_device = \"lo\"\nlink_mbit_per_s = 0\n".to_owned(),
+                "i.toml:7: policy.link_mbit_per_s: must be above 0",
+            ),
+            (
+                "link_device = \"lo\"\nlink_mbit_per_s = 1e300\n".to_owned(),
+                "i.toml:7: policy.link_mbit_per_s: must be above 0 and at most",
+            ),
+            (
+                "link_device = \"\"\nlink_mbit_per_s = 1\n".to_owned(),
+                "i.toml:6: policy.link_device: give the name of a network device",
+            ),
+            (
+                "link_device = \"../x\"\nlink_mbit_per_s = 1\n".to_owned(),
+                "i.toml:6: policy.link_device: give the name of a network device",
+            ),
+            (
+                "link_device = \"lo\"\n".to_owned(),
+                "i.toml:6: policy.link_device: needs the rate of the device",
+            ),
+            (
+                "link_mbit_per_s = 1000\n".to_owned(),
+                "i.toml:6: policy.link_mbit_per_s: needs the name of the device",
+            ),
+            (
+                fixed("quota_cores = 1e18"),
+                "i.toml:7: policy.static.quota_cores: must be at most 8192 cores",
+            ),
+            (
+                fixed("cores = 99999"),
+                "i.toml:7: policy.static.cores: must be above 0 and at most 8192",
+            ),
+            (
+                fixed("memory_high_mib = 9223372036854775807"),
+                "i.toml:7: policy.static.memory_high_mib: must be above 0 and at most 8796093022207",
+            ),
+            (
+                fixed("service_memory_low_mib = 8796093022208"),
+                "i.toml:7: policy.static.service_memory_low_mib: must be at most 8796093022207",
+            ),
+            (
+                fixed("io_max_read_mb_per_s = 1e300") + "io_device = \"vda\"\n",
+                "i.toml:7: policy.static.io_max_read_mb_per_s: must be above 0 and at most 1000000",
+            ),
+        ]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use experiment_spec::{Source, SpecError};
+use experiment_spec::SpecError;
 use host::{GroupMembers, Journal, Roots};
 
 use crate::best_effort::CONTROLLERS;
@@ -152,21 +152,6 @@ pub(crate) fn twin<'a>(
     )
 }
 
-/// The key by which best-effort work is named.
-fn key_of(work: &BestEffort) -> &'static str {
-    match work {
-        BestEffort { unit: Some(_), .. } => "unit",
-        BestEffort {
-            cgroup: Some(_), ..
-        } => "cgroup",
-        BestEffort {
-            container: Some(_), ..
-        } => "container",
-        BestEffort { pid: Some(_), .. } => "pid",
-        _ => "command",
-    }
-}
-
 /// For whom a configuration is judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Judge<'a> {
@@ -179,17 +164,12 @@ pub(crate) struct Judge<'a> {
 
 /// What of a configuration cannot be used as it is named, by file, line and key. What is not there
 /// is not among it, except for processes.
-///
-/// # Errors
-///
-/// The file cannot be read any more.
 pub(crate) fn refusals(
-    path: &Path,
     config: &IsolationConfig,
     roots: &Roots,
     judge: Judge<'_>,
-) -> Result<Vec<SpecError>, SpecError> {
-    let source = Source::read(path)?;
+) -> Vec<SpecError> {
+    let origin = &config.origin;
     let mut reserved = Reserved::of_slackline(roots, None);
     let mut said = Vec::new();
     let mut places: Vec<(String, String, bool)> = Vec::new();
@@ -199,10 +179,7 @@ pub(crate) fn refusals(
         };
         let pids = place.pids(roots);
         reserved.add_service(roots, &service.name, place.group.as_deref(), pids);
-        let at = match config.services.len() {
-            1 => "service".to_owned(),
-            _ => format!("service[{index}]"),
-        };
+        let at = origin.service(index);
         let Some(group) = place.group else {
             continue;
         };
@@ -212,7 +189,7 @@ pub(crate) fn refusals(
         let twin = others.find(|(_, other, by_pid)| *other == group && !(is_by_pid && *by_pid));
         if let Some((other, ..)) = twin {
             let why = format!("{other} is the same control group, {group}: name each service once");
-            said.push(source.error(&at, why));
+            said.push(origin.error(&at, why));
         }
         places.push((at, group, is_by_pid));
     }
@@ -247,11 +224,11 @@ pub(crate) fn refusals(
                 }
                 _ => None,
             });
-        let at = format!("best_effort[{index}].{}", key_of(work));
-        said.extend(why.map(|why| source.error(&at, why)));
+        let at = format!("best_effort[{index}].{}", work.key());
+        said.extend(why.map(|why| origin.error(&at, why)));
         taken.push((at, group));
     }
-    Ok(said)
+    said
 }
 
 /// Why a group that Slackline would make for itself is not free, if it is not.
@@ -270,12 +247,11 @@ fn occupied(roots: &Roots, group: &str) -> Option<String> {
 ///
 /// [`IsolateError::Config`].
 pub(crate) fn refuse(
-    path: &Path,
     config: &IsolationConfig,
     roots: &Roots,
     judge: Judge<'_>,
 ) -> Result<(), IsolateError> {
-    match refusals(path, config, roots, judge)?.into_iter().next() {
+    match refusals(config, roots, judge).into_iter().next() {
         Some(refusal) => Err(refusal.into()),
         None => Ok(()),
     }

@@ -11,16 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{Journal, RestoreReport, Roots};
-use isolation::{Subject, guarded};
+use host::{Hierarchies, Journal, RestoreReport, Roots};
+use isolation::Subject;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::options::{RunOptions, Watcher};
-use self::session::{Session, steering};
+use self::session::{Session, controller, steering};
 use self::subjects::{Steered, Watched, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
-use crate::feasibility::{Placed, idle_without_effect, lacking};
+use crate::feasibility::{
+    Placed, idle_without_effect, keys_without_effect, lacking, not_counted, not_started,
+};
+use crate::program::missing_programs;
 use crate::record::RecordLine;
 use crate::reserved::{Judge, refuse};
 use crate::status::{self, IsolationStatus};
@@ -58,13 +61,13 @@ pub fn run(
     options: &RunOptions,
     watcher: &mut dyn Watcher,
 ) -> Result<Finish, IsolateError> {
-    let config = IsolationConfig::read(path)?;
-    let observes = options.observe || config.policy.observe;
+    let config = read(path, options.observe)?;
+    let observe = options.observe || config.policy.observe;
     let judge = Judge {
-        state_dir: (!observes).then_some(state_dir),
+        state_dir: (!observe).then_some(state_dir),
         ..Judge::default()
     };
-    refuse(path, &config, &Roots::default(), judge)?;
+    refuse(&config, &Roots::default(), judge)?;
     let signal = Arc::new(AtomicUsize::new(0));
     let reload = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -89,6 +92,16 @@ pub fn run(
         signal,
         status,
     })
+}
+
+/// The configuration, whose commands can be started on this host.
+fn read(path: &Path, observes_always: bool) -> Result<IsolationConfig, IsolateError> {
+    let config = IsolationConfig::read(path)?;
+    let observe = observes_always || config.policy.observe;
+    match missing_programs(&config, observe).into_iter().next() {
+        Some(missing) => Err(missing.into()),
+        None => Ok(config),
+    }
 }
 
 fn register(registered: std::io::Result<signal_hook::SigId>) -> Result<(), IsolateError> {
@@ -199,7 +212,7 @@ impl Session {
         observes_always: bool,
         watcher: &mut dyn Watcher,
     ) -> Result<(), IsolateError> {
-        let config = match IsolationConfig::read(path) {
+        let config = match read(path, observes_always) {
             Ok(config) => config,
             Err(error) => return self.keep_old(&error, watcher),
         };
@@ -208,7 +221,7 @@ impl Session {
             known: &self.config.best_effort,
             state_dir: (!observe).then_some(self.state_dir.as_path()),
         };
-        if let Err(error) = refuse(path, &config, &self.roots, judge) {
+        if let Err(error) = refuse(&config, &self.roots, judge) {
             return self.keep_old(&error, watcher);
         }
         // Another Slackline may hold the lock by now.
@@ -241,7 +254,7 @@ impl Session {
         let is_same = config.policy_settings() == self.config.policy_settings();
         if !is_same || observe != self.observe {
             // One that only observed has said what was never done.
-            self.controller = guarded(&config.policy_settings());
+            self.controller = controller(&config, observe);
         }
         self.step = Duration::from_secs_f64(config.policy.step_ms / 1000.0);
         if observe != self.observe {
@@ -274,7 +287,15 @@ impl Session {
         let lacking = lacking(path, &self.config, &services, &groups, &self.roots);
         let lacking = lacking.unwrap_or_default();
         let idle = idle_without_effect(&self.config, &services, &groups);
-        for text in lacking.into_iter().chain(idle) {
+        let counted = services.iter().chain(&groups);
+        let hierarchies = Hierarchies::of(&self.roots);
+        let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
+        let notes = lacking.into_iter().chain(keys_without_effect(&self.config));
+        let notes = notes.chain(idle).chain(uncounted);
+        self.notes = notes
+            .chain(not_started(&self.config, self.observe))
+            .collect();
+        for text in self.notes.clone() {
             self.note(watcher, &text)?;
         }
         Ok(())

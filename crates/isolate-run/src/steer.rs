@@ -11,6 +11,7 @@ use isolation::{ActuatorSetting, Decision, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::actuators::of_setting;
+use crate::feasibility::{most_cores, too_many_cores};
 use crate::policy_config::PolicyConfig;
 use crate::subject::Place;
 
@@ -276,8 +277,10 @@ impl Steer {
         };
         cpuset.probe(&self.roots).map_err(Trouble::Lacking)?;
         let all: Vec<usize> = online_cpus(&self.roots)?;
-        let most = all.len().saturating_sub(1).max(1);
-        let count = usize::try_from(cores).unwrap_or(most).clamp(1, most);
+        let count = usize::try_from(cores).unwrap_or(usize::MAX).max(1);
+        if count > most_cores(all.len()) {
+            return Err(Trouble::Lacking(too_many_cores(all.len())));
+        }
         let (theirs, own) = all.split_at(all.len() - count);
         let own: BTreeSet<usize> = own.iter().copied().collect();
         let theirs: BTreeSet<usize> = theirs.iter().copied().collect();

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::Error;
-use crate::distribution::Distribution;
+use crate::distribution::{COUNT_MAX, Distribution, LATENCY_US_MAX};
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::source::{LatencySource, Surroundings, Wrong};
@@ -135,8 +135,9 @@ fn read(child: &mut Child, deadline: Instant) -> Result<String, String> {
 fn parse(output: &str) -> Option<(f64, u64)> {
     let mut words = output.split_whitespace();
     let latency_ms: f64 = words.next()?.parse().ok()?;
-    let requests = words.next()?.parse().ok()?;
-    let is_sane = latency_ms >= 0.0 && latency_ms.is_finite() && words.next().is_none();
+    let requests: u64 = words.next()?.parse().ok()?;
+    let is_latency = (0.0..=LATENCY_US_MAX / 1000.0).contains(&latency_ms);
+    let is_sane = is_latency && requests as f64 <= COUNT_MAX && words.next().is_none();
     is_sane.then_some((latency_ms, requests))
 }
 
@@ -241,6 +242,8 @@ mod tests {
             ("echo 2.5", "in place of"),
             ("echo x 3", "in place of"),
             ("echo -1 3", "in place of"),
+            ("echo 1e300 3", "in place of"),
+            ("echo 1 18446744073709551615", "in place of"),
             ("echo 1 2 3", "in place of"),
             ("echo 1 2; exit 3", "exit status: 3"),
             ("yes", "more than two numbers"),

@@ -193,11 +193,21 @@ pub struct Buckets {
     counts: Vec<f64>,
 }
 
+/// The highest number of requests that is believed: up to 2^53, a number of this form is exact.
+pub(crate) const COUNT_MAX: f64 = 9_007_199_254_740_992.0;
+/// The longest latency that is believed, 31 years.
+pub(crate) const LATENCY_US_MAX: f64 = 1e15;
+
+/// What is said of a number that counts nothing.
+pub(crate) fn not_a_count(number: f64) -> String {
+    format!("{number:e} is not a count of requests")
+}
+
 impl Buckets {
     /// From cumulative counts by upper bound, in any order.
     ///
     /// # Errors
-    /// There is no bucket, or no infinite one, or the counts fall.
+    /// There is no bucket, or no infinite one, or the counts fall or are none.
     pub fn from_cumulative(mut cumulative: Vec<(f64, f64)>) -> Result<Self, String> {
         cumulative.sort_by(|a, b| a.0.total_cmp(&b.0));
         if cumulative.last().is_none_or(|last| last.0 != f64::INFINITY) {
@@ -206,7 +216,10 @@ impl Buckets {
         let mut below = 0.0;
         let mut counts = Vec::with_capacity(cumulative.len());
         for (_, count) in &cumulative {
-            if !count.is_finite() || *count < below {
+            if !(0.0..=COUNT_MAX).contains(count) {
+                return Err(not_a_count(*count));
+            }
+            if *count < below {
                 return Err("the histogram's buckets are not cumulative".to_owned());
             }
             counts.push(count - below);
@@ -384,6 +397,11 @@ mod tests {
         assert!(Buckets::from_cumulative(vec![(1000.0, 1.0)]).is_err());
         assert!(Buckets::from_cumulative(vec![(1.0, 3.0), (f64::INFINITY, 2.0)]).is_err());
         assert!(Buckets::from_cumulative(Vec::new()).is_err());
+        for count in [-1.0, 5e300, f64::NAN, f64::INFINITY] {
+            let error = Buckets::from_cumulative(vec![(f64::INFINITY, count)]).unwrap_err();
+            assert!(error.ends_with("is not a count of requests"), "{error}");
+        }
+        assert_eq!(at(0.0, COUNT_MAX).requests(), 1 << 53);
     }
 
     #[test]

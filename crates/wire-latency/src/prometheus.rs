@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use http_client::{Answer, Client, Data, Url};
 
 use crate::Error;
-use crate::distribution::{Buckets, Distribution};
+use crate::distribution::{Buckets, COUNT_MAX, Distribution, LATENCY_US_MAX, not_a_count};
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
-use crate::scrape::bound_of;
+use crate::scrape::{NO_BOUND, bound_of};
 use crate::source::{LatencySource, PrometheusSpec, Surroundings, Wrong};
 
 /// A server that takes longer is given up.
@@ -67,6 +67,10 @@ impl Prometheus {
                 )),
             };
         };
+        let value_us = value * self.spec.unit.us();
+        if value_us > LATENCY_US_MAX {
+            return Err(format!("{value:e} is not a latency"));
+        }
         let query = self.spec.requests.as_ref().ok_or(
             "the query yields one number: add `requests`, a query for the number of requests behind it, or ask for \
              buckets by le",
@@ -78,6 +82,9 @@ impl Prometheus {
         let requests = number
             .filter(|number| *number >= 0.0)
             .ok_or_else(|| format!("{query:?} yields no single number"))?;
+        if requests > COUNT_MAX {
+            return Err(not_a_count(requests));
+        }
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -88,7 +95,7 @@ impl Prometheus {
             0 => Distribution::Empty,
             requests => Distribution::Figure {
                 quantile: self.quantile,
-                value_us: value * self.spec.unit.us(),
+                value_us,
                 requests,
             },
         })
@@ -100,7 +107,7 @@ impl Prometheus {
         };
         let mut cumulative: Vec<(f64, f64)> = Vec::new();
         for series in series {
-            let bound = bound_of(series.label("le")).ok_or("a bucket has no number in le")?;
+            let bound = bound_of(series.label("le")).ok_or(NO_BOUND)?;
             let bound_us = bound * self.spec.unit.us();
             if cumulative.iter().any(|known| known.0 == bound_us) {
                 return Err("several series have the same le: ask for sum by (le) (…)".to_owned());
@@ -169,6 +176,14 @@ mod tests {
             .unwrap();
         assert_eq!(slice.distribution.requests(), 1234);
         assert_eq!(slice.distribution.quantile_us(0.99), Some(250_000.0));
+        let many = r#"{"resultType":"scalar","result":[1,"5e300"]}"#;
+        let polled = source(&[NUMBER, many], Some("c")).poll(Instant::now());
+        let why = polled.unwrap_err().to_string();
+        assert!(why.ends_with("is not a count of requests"), "{why}");
+        let long = NUMBER.replace("0.25", "1e300");
+        let polled = source(&[&long], Some("c")).poll(Instant::now());
+        let why = polled.unwrap_err().to_string();
+        assert!(why.ends_with("is not a latency"), "{why}");
         let why = source(&[NUMBER], None)
             .poll(Instant::now())
             .unwrap_err()
@@ -192,6 +207,13 @@ mod tests {
         rate.spec.query = "sum by (le) (rate(a_bucket[30s]))".into();
         let why = rate.poll(Instant::now()).unwrap_err().to_string();
         assert!(why.contains("increase"), "{why}");
+        for (from, to) in [("0.1", "-Inf"), ("0.1", "-1"), ("\"8\"", "\"1e300\"")] {
+            let wrong = buckets.replace(from, to);
+            assert!(
+                source(&[&wrong], None).poll(Instant::now()).is_err(),
+                "{to}"
+            );
+        }
         let twice = r#"{"resultType":"vector","result":[{"metric":{"le":"1","a":"b"},"value":[1,"1"]},
             {"metric":{"le":"1"},"value":[1,"1"]}]}"#;
         assert!(source(&[twice], None).poll(Instant::now()).is_err());

@@ -70,12 +70,22 @@ impl Socket {
 /// A socket that a killed Slackline left is replaced; anything else, or one that somebody reads, is
 /// not.
 fn bind_unix(path: &Path) -> io::Result<UnixDatagram> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    let is_orphan = || UnixDatagram::unbound().is_ok_and(|probe| probe.connect(path).is_err());
-    if is_socket && is_orphan() {
-        std::fs::remove_file(path)?;
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            let why =
+                "a file with this path is there and is no socket: remove it, or name another path";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        Ok(_) if is_orphan(path) => std::fs::remove_file(path)?,
+        _ => {}
     }
     UnixDatagram::bind(path)
+}
+
+/// Nobody has this socket open. One of another type, such as a stream's, refuses in other words.
+fn is_orphan(path: &Path) -> bool {
+    let probe = UnixDatagram::unbound().and_then(|probe| probe.connect(path));
+    probe.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// A socket that takes timers.
@@ -231,11 +241,14 @@ mod tests {
 
     #[test]
     fn a_udp_socket_takes_timers_of_its_name() {
+        // A port that was free a moment ago.
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
         let spec = PushSpec {
-            udp: Some(([127, 0, 0, 1], 0).into()),
+            udp: Some(free.local_addr().unwrap()),
             unix: None,
             timer: Some("http".into()),
         };
+        drop(free);
         let mut push = Push::open(&spec).unwrap();
         let Socket::Udp(socket) = &push.socket else {
             panic!("no UDP socket")
@@ -282,8 +295,14 @@ mod tests {
         drop(push);
         assert!(!path.exists());
         std::fs::write(&path, "not a socket").unwrap();
-        assert!(Push::open(&spec).is_err());
+        let error = Push::open(&spec).unwrap_err().to_string();
+        assert!(error.contains("is there and is no socket"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "not a socket");
+        std::fs::remove_file(&path).unwrap();
+        // Somebody's stream is no orphan.
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(Push::open(&spec).is_err());
+        assert!(path.exists());
     }
 
     #[test]

@@ -87,10 +87,7 @@ fn buckets(page: &str, spec: &ScrapeSpec) -> Result<Buckets, String> {
         if !spec.labels.iter().all(has) {
             continue;
         }
-        let bound = sample
-            .label("le")
-            .and_then(bound_of)
-            .ok_or("a bucket has no number in le")?;
+        let bound = sample.label("le").and_then(bound_of).ok_or(NO_BOUND)?;
         let bound_us = bound * spec.unit.us();
         match cumulative.iter_mut().find(|known| known.0 == bound_us) {
             Some(known) => known.1 += sample.value,
@@ -111,12 +108,16 @@ fn buckets(page: &str, spec: &ScrapeSpec) -> Result<Buckets, String> {
     Buckets::from_cumulative(cumulative)
 }
 
-/// The number in a label `le`.
+/// What is said where [`bound_of`] has no bound.
+pub(crate) const NO_BOUND: &str = "the le of each bucket must be a number from 0 on, or +Inf";
+
+/// The bound in a label `le`. No latency is below 0.
 pub(crate) fn bound_of(text: &str) -> Option<f64> {
-    match text {
-        "+Inf" => Some(f64::INFINITY),
-        text => text.parse().ok(),
-    }
+    let bound = match text {
+        "+Inf" => f64::INFINITY,
+        text => text.parse().ok()?,
+    };
+    (bound >= 0.0).then_some(bound)
 }
 
 impl LatencySource for Scrape {
@@ -178,6 +179,16 @@ http_seconds_sum 3
             (within_first - 1000.0 * 4.1 / 11.0).abs() < 1e-6,
             "{within_first}"
         );
+        for bound in ["-Inf", "-0.001", "NaN", "x", ""] {
+            let page = PAGE.replacen("le=\"0.001\"", &format!("le=\"{bound}\""), 1);
+            let error = buckets(&page, &spec).unwrap_err();
+            assert_eq!(error, NO_BOUND, "{bound}");
+        }
+        for count in ["5e300", "NaN"] {
+            let page = PAGE.replacen("} 40", &format!("}} {count}"), 1);
+            let error = buckets(&page, &spec).unwrap_err();
+            assert!(error.ends_with("is not a count of requests"), "{error}");
+        }
         spec.histogram = "other".into();
         let error = buckets(PAGE, &spec).unwrap_err();
         assert!(error.contains("there are http_seconds"), "{error}");

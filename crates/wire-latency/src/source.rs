@@ -1,10 +1,14 @@
 //! Where latencies come from: what a user writes, and what every source can do.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::promql::ranges;
 use crate::protocol::Protocol;
@@ -30,7 +34,7 @@ pub trait LatencySource: Send {
 }
 
 /// Where the latency of a service is read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceSpec {
     /// Measure requests and answers in the network packets of the service's TCP port. Needs
@@ -48,6 +52,54 @@ pub enum SourceSpec {
     /// Receive timers that the service sends to a datagram socket, in the format of statsd
     /// (`name:12.5|ms`).
     Push(PushSpec),
+}
+
+/// The key of a source.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum SourceKey {
+    Wire,
+    Scrape,
+    Prometheus,
+    Command,
+    Push,
+}
+
+/// What is said where there is no source, or more than one.
+const ONE_SOURCE: &str = "give exactly one of wire, scrape, prometheus, command and push";
+
+impl<'de> Deserialize<'de> for SourceSpec {
+    /// By hand, as the derived form would not name the keys.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneSource;
+
+        impl<'de> Visitor<'de> for OneSource {
+            type Value = SourceSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a source, such as { wire = { port = 8080 } }")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SourceSpec, A::Error> {
+                let mut found = None;
+                while let Some(key) = map.next_key::<SourceKey>()? {
+                    if found.is_some() {
+                        return Err(A::Error::custom(ONE_SOURCE));
+                    }
+                    found = Some(match key {
+                        SourceKey::Wire => SourceSpec::Wire(map.next_value()?),
+                        SourceKey::Scrape => SourceSpec::Scrape(map.next_value()?),
+                        SourceKey::Prometheus => SourceSpec::Prometheus(map.next_value()?),
+                        SourceKey::Command => SourceSpec::Command(map.next_value()?),
+                        SourceKey::Push => SourceSpec::Push(map.next_value()?),
+                    });
+                }
+                found.ok_or_else(|| A::Error::custom(ONE_SOURCE))
+            }
+        }
+
+        deserializer.deserialize_map(OneSource)
+    }
 }
 
 /// What cannot be meant in a specification.
@@ -83,6 +135,10 @@ impl SourceSpec {
             Self::Command(argv) if argv.first().is_none_or(String::is_empty) => {
                 Err(Wrong::new("command", "name a program"))
             }
+            Self::Command(argv) if argv.iter().any(|word| word.contains('\0')) => Err(Wrong::new(
+                "command",
+                "a word of a command has no NUL in it",
+            )),
             Self::Command(_) => Ok(()),
         }
     }
@@ -110,9 +166,9 @@ pub struct WireSpec {
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// CPU that reading the packets may use, in cores. If all packets cost more, Slackline reads a
-    /// sample of the connections. By default 0.01. In `isolate`, all services together have 0.0025
-    /// by default.
+    /// CPU that reading the packets may use, in cores: above 0, at most 1. If all packets cost more,
+    /// Slackline reads a sample of the connections. By default 0.01. In `isolate`, all services
+    /// together have 0.0025 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_budget_cores: Option<f64>,
 }
@@ -120,15 +176,23 @@ pub struct WireSpec {
 /// One hundredth of a core: a sampled p99 at 10,000 requests a second still stands on thousands of
 /// requests in 15 s (docs/results/wire-latency.md).
 const CPU_BUDGET_CORES: f64 = 0.01;
+/// The highest id that a process can have (include/linux/threads.h, `PID_MAX_LIMIT`).
+const PID_MAX: u32 = 4 * 1024 * 1024;
 
 impl WireSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         if self.port == 0 {
             return Err(Wrong::new("wire.port", "0 is no port"));
         }
-        let is_budget = |cores: f64| cores > 0.0 && cores.is_finite();
+        if !self.pid.is_none_or(|pid| (1..=PID_MAX).contains(&pid)) {
+            let why = format!("must be the id of a process: 1 to {PID_MAX}");
+            return Err(Wrong::new("wire.pid", why));
+        }
+        // One thread reads the packets.
+        let is_budget = |cores: f64| cores > 0.0 && cores <= 1.0;
         if !self.cpu_budget_cores.is_none_or(is_budget) {
-            return Err(Wrong::new("wire.cpu_budget_cores", "must be above 0"));
+            let why = "must be above 0 and at most 1";
+            return Err(Wrong::new("wire.cpu_budget_cores", why));
         }
         Ok(())
     }
@@ -189,8 +253,24 @@ pub struct ScrapeSpec {
 impl ScrapeSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         http_client::check_url(&self.url).map_err(|why| Wrong::new("scrape.url", why))?;
-        match self.histogram.is_empty() {
-            true => Err(Wrong::new("scrape.histogram", "name a histogram")),
+        let histogram = self.histogram.as_str();
+        if histogram.trim().is_empty() {
+            return Err(Wrong::new("scrape.histogram", "name a histogram"));
+        }
+        if histogram.contains(|it: char| it.is_whitespace() || it == '{') {
+            let why = "must be the name alone: the labels are in the key labels";
+            return Err(Wrong::new("scrape.histogram", why));
+        }
+        if let Some(name) = histogram.strip_suffix("_bucket") {
+            let why = format!("must be the name without _bucket: {name:?}");
+            return Err(Wrong::new("scrape.histogram", why));
+        }
+        // A histogram of one bucket has no percentile.
+        match self.labels.contains_key("le") {
+            true => Err(Wrong::new(
+                "scrape.labels.le",
+                "le tells the buckets apart: leave it out",
+            )),
             false => Ok(()),
         }
     }
@@ -209,7 +289,8 @@ pub struct PrometheusSpec {
     /// An instant query for the number of requests behind the one number of `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
-    /// The time that the query covers, in seconds. By default the range in the query (`[30s]`).
+    /// The time that the query covers, in seconds: 1 to 86,400. By default the range in the query
+    /// (`[30s]`).
     /// Required if the query has no range, or different ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
@@ -218,26 +299,42 @@ pub struct PrometheusSpec {
     pub unit: Unit,
 }
 
+/// How far a query can look back, in seconds: from Prometheus' usual resolution to a day, which is
+/// no figure of now any more.
+const QUERY_WINDOW_S: RangeInclusive<f64> = 1.0..=86_400.0;
+
 impl PrometheusSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         http_client::check_url(&self.url).map_err(|why| Wrong::new("prometheus.url", why))?;
+        let queries = [
+            ("prometheus.query", Some(&self.query)),
+            ("prometheus.requests", self.requests.as_ref()),
+        ];
+        for (key, query) in queries {
+            if query.is_some_and(|query| query.trim().is_empty()) {
+                return Err(Wrong::new(key, "write a query"));
+            }
+        }
         self.window().map(drop)
     }
 
     /// The time that the query looks back.
     pub(crate) fn window(&self) -> Result<Duration, Wrong> {
         let wrong = |why: String| Wrong::new("prometheus.window_s", why);
-        let unusable = |window_s: f64| wrong(format!("{window_s} s cannot be a window"));
+        let (least, most) = (QUERY_WINDOW_S.start(), QUERY_WINDOW_S.end());
+        let usable = |window_s: f64| match QUERY_WINDOW_S.contains(&window_s) {
+            true => Ok(Duration::from_secs_f64(window_s)),
+            false => Err(wrong(format!(
+                "the time that the query covers must be between {least} and {most}"
+            ))),
+        };
         if let Some(window_s) = self.window_s {
-            let window = Duration::try_from_secs_f64(window_s).ok();
-            return window
-                .filter(|window| !window.is_zero())
-                .ok_or_else(|| unusable(window_s));
+            return usable(window_s);
         }
         let mut ranges = ranges(&self.query);
         ranges.dedup();
         match ranges.as_slice() {
-            [one] => Ok(*one),
+            [one] => usable(one.as_secs_f64()),
             _ => Err(wrong(
                 "write how far the query looks back, in seconds: the query has no range such as [30s], or several"
                     .to_owned(),
@@ -261,16 +358,57 @@ pub struct PushSpec {
     pub timer: Option<String>,
 }
 
+/// The longest path of a socket (unix(7), `sun_path` without its NUL).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
 impl PushSpec {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         match (&self.udp, &self.unix) {
-            (Some(address), None) if !address.ip().is_loopback() => Err(Wrong::new(
-                "push.udp",
-                format!("{address} is not on the loopback interface: anybody could send timers"),
-            )),
-            (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err(Wrong::new("push", "give either udp or unix")),
+            (Some(address), None) if !address.ip().is_loopback() => {
+                let why = format!(
+                    "{address} is not on the loopback interface: anybody could send timers"
+                );
+                return Err(Wrong::new("push.udp", why));
+            }
+            (Some(address), None) if address.port() == 0 => {
+                let why =
+                    "0 is no port that a service could send to: write one, such as 127.0.0.1:8125";
+                return Err(Wrong::new("push.udp", why));
+            }
+            (Some(_), None) => {}
+            (None, Some(path)) => {
+                check_socket_path(path).map_err(|why| Wrong::new("push.unix", why))?;
+            }
+            _ => return Err(Wrong::new("push", "give either udp or unix")),
         }
+        let is_name = |timer: &String| {
+            let is_odd = |it: char| it.is_control() || matches!(it, ':' | '|');
+            !timer.is_empty() && !timer.contains(is_odd)
+        };
+        match self.timer.as_ref().is_none_or(is_name) {
+            true => Ok(()),
+            false => {
+                let why = "must be the name of a timer: not empty, on one line, without : and |";
+                Err(Wrong::new("push.timer", why))
+            }
+        }
+    }
+}
+
+/// Whether a socket can have this path.
+fn check_socket_path(path: &Path) -> Result<(), String> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() {
+        return Err("name a path, such as /run/web/timers.sock".to_owned());
+    }
+    if bytes.iter().any(u8::is_ascii_control) {
+        return Err("must be a path without control characters".to_owned());
+    }
+    match bytes.len() {
+        length if length > SOCKET_PATH_BYTES_MAX => Err(format!(
+            "the path has {length} bytes, and that of a socket has at most {SOCKET_PATH_BYTES_MAX}"
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -296,95 +434,4 @@ impl Default for Surroundings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<SourceSpec, String> {
-        let table: std::collections::BTreeMap<String, SourceSpec> =
-            toml::from_str(text).map_err(|error| error.to_string())?;
-        table
-            .into_values()
-            .next()
-            .ok_or_else(|| "nothing".to_owned())
-    }
-
-    #[test]
-    fn a_source_is_written_in_one_line() {
-        let wire = SourceSpec::Wire(WireSpec::of_port(11211));
-        assert_eq!(parse("latency = { wire = { port = 11211 } }"), Ok(wire));
-        let command = SourceSpec::Command(vec!["p99".to_owned()]);
-        assert_eq!(parse("latency = { command = [\"p99\"] }"), Ok(command));
-        for wrong in [
-            "latency = { wire = { prot = 1 } }",
-            "latency = { wire = { port = 70000 } }",
-            "latency = { wire = { port = 1 }, command = [\"x\"] }",
-            "latency = { tape = 1 }",
-        ] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_named_by_its_key() {
-        for (text, key) in [
-            ("s = { wire = { port = 0 } }", "wire.port"),
-            (
-                "s = { wire = { port = 1, cpu_budget_cores = 0.0 } }",
-                "wire.cpu_budget_cores",
-            ),
-            (
-                "s = { scrape = { url = \"x\", histogram = \"h\" } }",
-                "scrape.url",
-            ),
-            (
-                "s = { scrape = { url = \"http://a/\", histogram = \"\" } }",
-                "scrape.histogram",
-            ),
-            (
-                "s = { prometheus = { url = \"x\", query = \"a[5s]\" } }",
-                "prometheus.url",
-            ),
-            (
-                "s = { prometheus = { url = \"http://a/\", query = \"a\" } }",
-                "prometheus.window_s",
-            ),
-            ("s = { push = { udp = \"1.2.3.4:5\" } }", "push.udp"),
-            ("s = { push = {} }", "push"),
-            ("s = { command = [] }", "command"),
-        ] {
-            assert_eq!(parse(text).unwrap().check().unwrap_err().key, key, "{text}");
-        }
-        let good = "s = { scrape = { url = \"http://127.0.0.1:9/metrics\", histogram = \"h\" } }";
-        assert_eq!(parse(good).unwrap().check(), Ok(()));
-    }
-
-    #[test]
-    fn the_window_is_that_of_the_query() {
-        let window = |query: &str, window_s| {
-            let spec = PrometheusSpec {
-                url: String::new(),
-                query: query.to_owned(),
-                requests: None,
-                window_s,
-                unit: Unit::Seconds,
-            };
-            spec.window()
-        };
-        let seconds = |count| Ok(Duration::from_secs(count));
-        assert_eq!(window("increase(a[30s])", None), seconds(30));
-        assert_eq!(window("a[1h30m] / b[1h30m]", None), seconds(5400));
-        assert_eq!(window("max_over_time(a[5m:10s])", None), seconds(300));
-        assert_eq!(window("job:p99:30s", Some(30.0)), seconds(30));
-        for (query, window_s) in [
-            ("job:p99:30s", None),
-            ("a[30s] / b[1m]", None),
-            ("a[x]", None),
-            ("a[30s]", Some(0.0)),
-            ("a[30s]", Some(-1.0)),
-            ("a[30s]", Some(f64::NAN)),
-        ] {
-            let why = window(query, window_s).unwrap_err();
-            assert_eq!(why.key, "prometheus.window_s", "{query}: {why}");
-        }
-    }
-}
+mod tests;

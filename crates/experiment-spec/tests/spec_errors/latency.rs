@@ -126,7 +126,7 @@ fn what_cannot_be_meant_is_named() {
         (
             "8080",
             "8080, cpu_budget_cores = 0.0",
-            "11: metrics.p99.wire.cpu_budget_cores: must be above 0",
+            "11: metrics.p99.wire.cpu_budget_cores: must be above 0 and at most 1",
         ),
         (
             "wire = { port = 8080 }",
@@ -152,6 +152,16 @@ fn what_cannot_be_meant_is_named() {
             "wire = { port = 8080 }",
             "push = { udp = \"10.1.1.1:8125\" }",
             "11: metrics.p99.push.udp: 10.1.1.1:8125 is not on the loopback interface: anybody could send timers",
+        ),
+        (
+            "wire = { port = 8080 }",
+            "push = { udp = \"127.0.0.1:0\" }",
+            "11: metrics.p99.push.udp: 0 is no port that a service could send to: write one, such as 127.0.0.1:8125",
+        ),
+        (
+            "wire = { port = 8080 }",
+            "push = { unix = \"\" }",
+            "11: metrics.p99.push.unix: name a path, such as /run/web/timers.sock",
         ),
         (
             "wire = { port = 8080 }",

@@ -47,7 +47,12 @@ pub(crate) fn probe(roots: &Roots, device: &str, group: &str) -> Result<String, 
             "group {group} is not in the hierarchy of cgroup v2, in which the kernel assigns packets to groups"
         ));
     }
-    let link = Link::open(device).map_err(|error| format!("device {device}: {error}"))?;
+    let link = Link::open(device).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENODEV) => {
+            format!("there is no network device {device}: ip link shows the names")
+        }
+        _ => format!("device {device}: {error}"),
+    })?;
     match link.root() {
         Ok(Tc::Ours) => Ok("HTB, in use".to_owned()),
         Ok(Tc::Default) => Ok("HTB".to_owned()),

@@ -120,7 +120,7 @@ fn said_of(roots: &Roots, services: &[&str], work: &[&str], judge: Judge<'_>) ->
     }
     std::fs::write(&path, text).unwrap();
     let config = IsolationConfig::read(&path).unwrap();
-    let said = refusals(&path, &config, roots, judge).unwrap();
+    let said = refusals(&config, roots, judge);
     let start = format!("{}/", dir.path().display());
     said.iter()
         .map(|error| error.to_string().replace(&start, ""))

@@ -224,6 +224,13 @@ fn settings_of_memory_disks_clamps_and_cores_go_through_the_journal() {
 #[test]
 fn a_disk_that_is_not_there_and_cores_that_are_shared_are_said() {
     let (_dir, mut steer, mut journal) = host(V2);
+    for cores in [2, 99_999, u64::MAX] {
+        let outcome = carry(&mut steer, &mut journal, ActuatorSetting::Cores(cores));
+        assert!(
+            matches!(&outcome, DecisionOutcome::Lacking(why) if why.contains("set at most 1")),
+            "{outcome:?}"
+        );
+    }
     for (disk, said) in [(None, "policy.io_device"), (Some("sdz"), "no disk sdz")] {
         steer.devices.disk = disk.map(str::to_owned);
         let outcome = carry(

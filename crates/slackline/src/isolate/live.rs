@@ -27,7 +27,8 @@ impl Seen {
             .services
             .iter()
             .filter_map(|s| s.latency_ms.map(|ms| 100.0 * ms / s.objective_ms));
-        let cores: f64 = status.groups.iter().map(|group| group.cpu_cores).sum();
+        let cores = status.groups.iter().filter_map(|group| group.cpu_cores);
+        let cores: f64 = cores.sum();
         self.latency.push(shares.fold(0.0, f64::max));
         self.cores.push(100.0 * cores);
     }

@@ -64,7 +64,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         let cores = series(
             rows,
             |row| row.at_s,
-            |row| Some(row.groups.get(index)?.cpu_cores),
+            |row| row.groups.get(index)?.cpu_cores,
         );
         let _ = writeln!(html, "<h2>{}</h2>", escaped(&group.name));
         let lines = [Line {
@@ -143,7 +143,7 @@ fn of_service(
         is_over: false,
     }];
     html += &timeline("Load", "requests/s", &lines, None, end_s, &[]);
-    let cores = series(rows, |row| row.at_s, |row| Some(of(row)?.cpu_cores));
+    let cores = series(rows, |row| row.at_s, |row| of(row)?.cpu_cores);
     let quota = series(rows, |row| row.at_s, |row| of(row)?.quota_cores);
     let lines = [
         Line {
@@ -191,12 +191,8 @@ fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
     let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     let subject = isolation::Subject::Group(group.to_owned());
     for (at_s, decision, outcome) in &recorded.decisions {
-        if decision.subject != subject
-            || !matches!(
-                outcome,
-                DecisionOutcome::Applied | DecisionOutcome::Observed
-            )
-        {
+        // What was only observed was never in force.
+        if decision.subject != subject || *outcome != DecisionOutcome::Applied {
             continue;
         }
         let value = match decision.setting {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use isolate_run::{Check, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
+use isolate_run::{Check, CheckRow, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
 use isolation::{Ceiling, Simulated};
 
 fn table(head: &[&str]) -> Table {
@@ -26,27 +26,50 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "–".to_owned())
 }
 
-pub(super) fn check(check: &Check) -> String {
+/// What a check found; of the settings all, or only those that the policy may write.
+pub(super) fn check(check: &Check, all: bool) -> String {
     let mut text: String = check
         .sentences
         .iter()
         .map(|sentence| format!("{sentence}\n"))
         .collect();
-    let mut rows = table(&["", "actuator", "available", "now"]);
-    for row in &check.rows {
+    let (used, others): (Vec<&CheckRow>, Vec<&CheckRow>) =
+        check.rows.iter().partition(|row| row.is_used);
+    let head = ["", "setting", "available", "now", "used by the policy"];
+    let mut rows = table(if all { &head[..] } else { &head[..4] });
+    let shown = used.iter().chain(others.iter().filter(|_| all));
+    for row in shown {
         let available = match (&row.available, &row.missing) {
             (Some(form), _) => form.clone(),
             (_, Some(why)) => format!("no: {why}"),
             _ => String::new(),
         };
-        rows.add_row([
+        let mut cells = vec![
             row.subject.clone(),
             row.actuator.clone(),
             available,
             or_dash(row.now.clone()),
-        ]);
+        ];
+        if all {
+            cells.push(if row.is_used { "yes" } else { "no" }.to_owned());
+        }
+        rows.add_row(cells);
     }
-    let _ = write!(text, "\n{}", rendered(&rows));
+    text.push_str(match (all, used.is_empty()) {
+        (true, _) => "\n",
+        (false, true) => "\nThe policy writes no setting.\n",
+        (false, false) => "\nThe policy may write these settings:\n\n",
+    });
+    if all || !used.is_empty() {
+        text += &rendered(&rows);
+    }
+    if !all && !others.is_empty() {
+        let count = others.len();
+        let _ = writeln!(
+            text,
+            "\n--all also lists {count} settings that the policy does not write."
+        );
+    }
     for problem in &check.problems {
         let _ = writeln!(text, "\nProblem: {problem}");
     }
@@ -105,7 +128,21 @@ fn settings(group: &GroupStatus) -> String {
     if !group.is_running {
         return "does not run".to_owned();
     }
-    words(&group.settings)
+    told(&group.settings, &group.observed_settings)
+}
+
+/// The settings in force or, while only observing, those that would be: one of the two is empty.
+fn told(settings: &BTreeMap<String, String>, observed: &BTreeMap<String, String>) -> String {
+    words(if settings.is_empty() {
+        observed
+    } else {
+        settings
+    })
+}
+
+/// Cores in use.
+fn cores(cores: Option<f64>) -> String {
+    or_dash(cores.map(|cores| format!("{cores:.2}")))
 }
 
 /// Settings by actuator, in words.
@@ -131,7 +168,7 @@ pub(super) fn line(status: &IsolationStatus) -> String {
     let groups = status
         .groups
         .iter()
-        .map(|group| format!("{}: {:.2} cores", group.name, group.cpu_cores));
+        .map(|group| format!("{}: {} cores", group.name, cores(group.cpu_cores)));
     services.chain(groups).collect::<Vec<_>>().join("; ")
 }
 
@@ -155,6 +192,11 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
+    let settings_head = if status.observe {
+        "would be"
+    } else {
+        "settings"
+    };
     let mut services = table(&[
         "service",
         "tail",
@@ -164,7 +206,7 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         "requests/s",
         "cores",
         "quota",
-        "settings",
+        settings_head,
     ]);
     for service in &status.services {
         services.add_row([
@@ -174,18 +216,18 @@ pub(super) fn status(status: &IsolationStatus) -> String {
             percent(service.slack),
             service.requests.to_string(),
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
-            format!("{:.2}", service.cpu_cores),
+            cores(service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
-            words(&service.settings),
+            told(&service.settings, &service.observed_settings),
         ]);
     }
     text += &rendered(&services);
     if !status.groups.is_empty() {
-        let mut groups = table(&["best effort", "cores", "settings", "why", "progress"]);
+        let mut groups = table(&["best effort", "cores", settings_head, "why", "progress"]);
         for group in &status.groups {
             groups.add_row([
                 group.name.clone(),
-                format!("{:.2}", group.cpu_cores),
+                cores(group.cpu_cores),
                 settings(group),
                 or_dash(group.reason.map(|reason| reason.name().to_owned())),
                 or_dash(group.progress.map(|units| format!("{units}"))),
@@ -196,6 +238,13 @@ pub(super) fn status(status: &IsolationStatus) -> String {
     if !status.machine_settings.is_empty() {
         let settings = words(&status.machine_settings);
         let _ = writeln!(text, "\nSettings of the machine: {settings}");
+    }
+    if !status.observed_machine_settings.is_empty() {
+        let settings = words(&status.observed_machine_settings);
+        let _ = writeln!(text, "\nSettings of the machine would be: {settings}");
+    }
+    for note in &status.notes {
+        let _ = writeln!(text, "\nNote: {note}");
     }
     for yielded in &status.yielded {
         let _ = writeln!(text, "\nNo longer set: {yielded}");
@@ -247,3 +296,6 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
         rendered(&rows)
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -325,12 +325,29 @@ fn a_configuration_that_cannot_be_meant_is_named_with_line_and_key() {
         (
             "[service]\nunit = \"nobody.service\"\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n",
             2,
-            "service nobody.service is not there",
+            "isolate.toml:2: service.unit: service nobody.service is not there",
         ),
         (
-            "[service]\npid = 4294967\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n",
+            "[service]\npid = 4194303\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n",
             2,
-            "process 4294967 does not exist",
+            "isolate.toml:2: service.pid: service pid 4194303 is not there: process 4194303 does not exist",
+        ),
+        (
+            "[service]\npid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"no-such-p99\"] }\n",
+            2,
+            "isolate.toml:4: service.latency.command: service pid 1: there is no program no-such-p99 in PATH",
+        ),
+        (
+            "[service]\npid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n[[best_effort]]\n\
+             command = [\"/etc/passwd\"]\n",
+            2,
+            "isolate.toml:6: best_effort[0].command: group passwd: /etc/passwd is not executable",
+        ),
+        (
+            "[service]\npid = 1\nobjective = { p99_ms = 5 }\n\
+             latency = { wire = { port = 9, pid = 4194303 } }\n",
+            2,
+            "isolate.toml:4: service.latency.wire.pid: service pid 1: /proc/4194303/ns/net",
         ),
         (
             "[service]\npid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n[policy]\nname = \"static\"\n\
@@ -610,6 +627,17 @@ fn without_the_privilege_the_exit_code_says_so() {
         return;
     }
     ended.with_code(3).saying(&["run as root"]);
+    // The state of another user's controller.
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(binary)
+        .arg("--state-dir")
+        .arg(bench.toy.path("state"))
+        .args(["isolate", "status"]);
+    Ended::of(command)
+        .with_code(3)
+        .saying(&["isolate-status.json", "run as root"]);
     drop(bench);
 }
 

@@ -5,6 +5,7 @@ use host::{HostError, Knob};
 use super::Live;
 use crate::error::Fault;
 use crate::side::Side;
+use crate::spec::refused_knob;
 
 impl Live<'_> {
     /// Writes the knobs that do not have these values; whether there were any.
@@ -41,7 +42,7 @@ impl Live<'_> {
 
     /// Whose fault a refused knob is: the configuration's, unless no value would have been taken.
     pub(super) fn refused(&mut self, error: HostError, to: Side) -> Fault {
-        let message = error.to_string();
+        let message = refused_knob(&error);
         if error.is_missing_privilege() || matches!(error, HostError::Journal { .. }) {
             self.fatal = Some(error);
             return Fault::Harness(message);
