@@ -104,6 +104,11 @@ pub struct Allow {
     pub commands: Vec<Vec<String>>,
     /// Knobs: `"net.core.somaxconn"`, as `slackline check` names them.
     pub knobs: Vec<String>,
+    /// URLs, word for word as in the specification: `"http://127.0.0.1:{port}/"`.
+    pub urls: Vec<String>,
+    /// Files that the specification reads, by their whole path: templates, lists of requests and
+    /// arrival times.
+    pub files: Vec<PathBuf>,
 }
 
 impl WorkerConfig {

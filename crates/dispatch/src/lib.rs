@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod config;
 mod connection;
 mod coordinator_endpoint;

@@ -1,14 +1,12 @@
-//! Ed25519 signatures of orders (RFC 8032), and what a worker does without one.
+//! Ed25519 signatures of orders (RFC 8032).
 
 use std::path::Path;
 
 use host::hex;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
-use tuner::protocol::WorkOrder;
-use tuner::spec::{CheckedSpec, Spec};
 
-use crate::config::{Allow, WorkerConfig};
+use crate::config::WorkerConfig;
 use crate::error::Error;
 
 /// Header of the public key, in hexadecimal digits.
@@ -80,7 +78,7 @@ fn is_signed(keys: &[String], key: Option<&str>, signature: Option<&str>, body: 
 }
 
 /// Whether a worker may look further at an order: signed by a key that it knows. An order without
-/// one is measured only if [`is_allowed`].
+/// one is measured only if [`crate::allowed::is_allowed`].
 pub(crate) fn is_trusted(
     config: &WorkerConfig,
     key: Option<&str>,
@@ -88,84 +86,6 @@ pub(crate) fn is_trusted(
     body: &[u8],
 ) -> bool {
     is_signed(&config.coordinator_keys, key, signature, body)
-}
-
-/// Every command that a specification can lead to.
-fn commands(spec: &Spec) -> Vec<&[String]> {
-    let mut found: Vec<&[String]> = Vec::new();
-    if let Some(target) = &spec.target {
-        found.extend(target.prepare.as_deref());
-        found.extend(target.start.as_deref());
-        found.extend(
-            target
-                .apply
-                .iter()
-                .filter_map(|step| step.command.as_deref()),
-        );
-        found.extend(
-            target
-                .ready
-                .as_ref()
-                .and_then(|ready| ready.command.as_deref()),
-        );
-    }
-    found.extend(
-        spec.workload
-            .as_ref()
-            .map(|workload| workload.command.as_slice()),
-    );
-    found.extend(
-        spec.metrics
-            .values()
-            .filter_map(|metric| metric.command.as_deref()),
-    );
-    found.retain(|command| !command.is_empty());
-    found
-}
-
-/// Whether this host's own configuration allows everything that a specification would do.
-///
-/// # Errors
-/// What it does not allow.
-pub(crate) fn is_allowed(
-    allow: &Allow,
-    order: &WorkOrder,
-    spec: &CheckedSpec,
-) -> Result<(), String> {
-    let refused = |what: String| {
-        Err(format!(
-            "{what} is not in the worker's allow list, and the order is not signed with a key that it knows"
-        ))
-    };
-    for command in commands(&order.spec) {
-        if !allow.commands.iter().any(|allowed| allowed == command) {
-            return refused(format!("the command {command:?}"));
-        }
-    }
-    for binding in spec.knobs.values() {
-        let name = binding.knob.to_string();
-        if !allow.knobs.contains(&name) {
-            return refused(format!("the knob {name:?}"));
-        }
-    }
-    let is_own = |path: &str| path.starts_with("{dir}/") && !path.contains("..");
-    if let Some(file) = spec.target().files.iter().find(|file| !is_own(&file.path)) {
-        return refused(format!("the file {:?}", file.path));
-    }
-    let pushes = order.spec.metrics.values();
-    let mut sockets = pushes.filter_map(|metric| metric.push.as_ref()?.unix.as_ref());
-    if let Some(socket) = sockets.find(|socket| !is_own(socket)) {
-        return refused(format!("the socket {socket:?}"));
-    }
-    if order
-        .spec
-        .target
-        .as_ref()
-        .is_some_and(|target| target.quota.is_some())
-    {
-        return refused("target.quota".into());
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -193,54 +113,5 @@ mod tests {
             Some(&other.sign(b"order")),
             b"order"
         ));
-    }
-
-    #[test]
-    fn without_a_signature_only_what_is_listed_word_for_word_is_done() {
-        let text = r#"{
-            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "sysctl": "net.core.somaxconn", "default": 5 }],
-            "target": { "start": ["nginx", "-c", "{dir}/n.conf"], "apply": [{ "command": ["true"] }] },
-            "workload": { "command": ["wrk", "{port}"], "parse": "wrk" },
-            "objective": { "metric": "latency_p99_us" }
-        }"#;
-        let roots = host::Roots::default();
-        let spec = tuner::spec::context(&roots)
-            .check(text.into(), Path::new("/tmp/spec.json"))
-            .unwrap();
-        let order = WorkOrder {
-            ticket: tuner::protocol::Ticket {
-                experiment: 1,
-                verification: 0,
-                arm: 0,
-                number: 1,
-            },
-            spec: spec.written().clone(),
-            dir: "/tmp".into(),
-            assignment: tuner::assignment::Assignment {
-                purpose: tuner::assignment::Purpose::Search,
-                arm: tuner::bench::Arm::default(),
-                incumbent: None,
-            },
-            made_ms: None,
-        };
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let mut allow = Allow::default();
-        let mut refused = |allowed: &mut dyn FnMut(&mut Allow)| {
-            let message = is_allowed(&allow, &order, &spec).unwrap_err();
-            allowed(&mut allow);
-            message
-        };
-        let listed =
-            |command: &'static str| move |allow: &mut Allow| allow.commands.push(words(command));
-        assert!(refused(&mut listed("nginx -c {dir}/n.conf")).contains("nginx"));
-        assert!(refused(&mut listed("true")).contains("true"));
-        assert!(refused(&mut listed("wrk 80")).contains("wrk"));
-        assert!(
-            refused(&mut listed("wrk {port}")).contains("wrk"),
-            "word for word"
-        );
-        let knob = refused(&mut |allow| allow.knobs.push("net.core.somaxconn".into()));
-        assert!(knob.contains("somaxconn"), "{knob}");
-        assert_eq!(is_allowed(&allow, &order, &spec), Ok(()));
     }
 }

@@ -20,10 +20,11 @@ use tuner::process::Interrupt;
 use tuner::protocol::{Hello, Instance, Reply, Ticket, WorkOrder, WorkerMessage};
 use tuner::report::Failure;
 
+use crate::allowed::is_allowed;
 use crate::config::{OWN_LABELS, WorkerConfig};
 use crate::connection::{COORDINATOR, STREAM, connect};
 use crate::error::Error;
-use crate::signing::{KEY_HEADER, SIGNATURE_HEADER, is_allowed, is_trusted};
+use crate::signing::{KEY_HEADER, SIGNATURE_HEADER, is_trusted};
 
 /// How long to wait before the coordinator, or a queue, is asked again.
 const AGAIN: Duration = Duration::from_secs(1);

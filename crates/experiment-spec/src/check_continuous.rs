@@ -42,7 +42,7 @@ pub(super) fn check_continuous(
     if target.start.is_some() && !spec.parameters.iter().all(is_knob) {
         return Err(source.error(
             "mode",
-            "continuous needs a service that keeps running after a promotion: use kernel knobs only, or a service that Slackline does not start (leave out target.start, and use files and apply)",
+            "continuous needs a service that keeps running after a promotion: use only parameters of sysctl, block_queue, cgroup and file, or a service that Slackline does not start (leave out target.start, and use files and apply)",
         ));
     }
     if objective.scale != ObjectiveScale::Ratio {

@@ -31,7 +31,9 @@ pub struct EvaluationSpec {
     pub blocks: usize,
     /// Seconds without load after every change of a knob or file.
     pub settle_s: f64,
-    /// End an evaluation early if its configuration is shown to be worse than the best one so far.
+    /// `true`: end an evaluation early if its configuration is shown to be worse than the best one
+    /// so far, or to break a constraint. With `objective.std_weight` above 0, only a broken
+    /// constraint ends an evaluation early.
     pub early_abort: bool,
     /// Error rate of the early abort: the probability that an evaluation is aborted although its
     /// configuration is as good as the best one so far.

@@ -46,7 +46,7 @@ pub struct HttpSpec {
     /// `true`: use HTTP/2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http2: bool,
-    /// Largest number of requests at once on one HTTP/2 connection.
+    /// Largest number of requests at once on one HTTP/2 connection. By default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
     /// Connect to this Unix socket. Host and path still come from `url`.

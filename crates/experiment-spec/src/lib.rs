@@ -131,8 +131,8 @@ pub struct Spec {
     /// same configurations.
     #[serde(default)]
     pub seed: u64,
-    /// `once`: search, verify, end. `continuous`: promote, keep watching, search again after a
-    /// drift of the workload or of the gain (`serve` only).
+    /// `once`, the default: search, verify, end. `continuous`: promote, keep watching, search
+    /// again after a drift of the workload or of the gain (`serve` only).
     #[serde(default, skip_serializing_if = "ExperimentMode::is_once")]
     pub mode: ExperimentMode,
     /// The parameters: what may be changed.

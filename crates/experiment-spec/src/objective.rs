@@ -45,8 +45,9 @@ pub struct ObjectiveSpec {
     /// `errors` and others that the load generator prints. From the target's processes: `cpu_s`,
     /// `cpu_user_s`, `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`.
     /// With `quota` or an observed control group: `periods`, `throttled_periods`, `throttled_s`.
-    /// From a JVM: `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`. Also
-    /// each metric in `metrics`. Each counted metric X also gives `X_per_request` and `X_per_s`.
+    /// From a JVM that is the service's first process, but not with `observe.cgroup`:
+    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`. Also each metric
+    /// in `metrics`. Each counted metric X also gives `X_per_request` and `X_per_s`.
     pub metric: String,
     /// Whether a smaller value is better (`minimise`) or a larger one (`maximise`).
     #[serde(default)]

@@ -52,8 +52,9 @@ pub struct TargetSpec {
     /// default free ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<[u16; 2]>,
-    /// CPUs of the two instances, such as `["0", "1"]`. With `parallel`, the sides swap their CPUs
-    /// after every block.
+    /// CPUs of the two instances, such as `["0", "1"]`. The sides swap their CPUs: with `parallel`
+    /// after every pair of blocks, with `alternating` after every second pair. So the number of
+    /// pairs must be a multiple of 2 or of 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<[String; 2]>,
     /// A CPU quota for each instance, in a control group of its own. Throttling is then counted,

@@ -34,7 +34,8 @@ pub struct WorkloadSpec {
     /// `target`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, TextOrFile>,
-    /// CPUs that the load generator runs on, such as `"2-3"`.
+    /// CPUs that the load generator runs on, such as `"2-3"`. By default, `http` runs on the CPUs
+    /// that `target.cpus` leaves free, and a command on any CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
     /// `true`: the load waits for answers, so its rate is the service's capacity. By default

@@ -113,12 +113,15 @@ pub fn check_url(text: &str) -> Result<(), String> {
         .next()
         .and_then(|rest| rest.split_once(':'));
     match port {
-        Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port > 0) => Err(if text.contains('@') {
-            // The port may be the beginning of a password with a slash in it.
-            "a port has to be 1 to 65535, and a / in a password has to be written as %2F".to_owned()
-        } else {
-            format!("{port:?} is no port: it has to be 1 to 65535")
-        }),
+        Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            Err(if text.contains('@') {
+                // The port may be the beginning of a password with a slash in it.
+                "a port has to be 1 to 65535, and a / in a password has to be written as %2F"
+                    .to_owned()
+            } else {
+                format!("{port:?} is no port: it has to be 1 to 65535")
+            })
+        }
         _ => Ok(()),
     }
 }

@@ -131,8 +131,8 @@ pub struct Service {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
-    /// The name in reports. By default the value of `unit` or `container`, the last part of the path
-    /// in `cgroup`, `pid` and the number, or the program of `command` without its directories.
+    /// The name in reports. By default the value of `unit` or `container`, the last part of the
+    /// path in `cgroup`, `pid` and the number, or the program of `command` without its directories.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.

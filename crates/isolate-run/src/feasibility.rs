@@ -290,8 +290,8 @@ fn competitor<'a>(group: &'a str, other: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// What is said of a policy, without the directory: what the host lacks, and what has no effect.
-    /// The policy begins on line 8.
+    /// What is said of a policy, without the directory: what the host lacks, and what has no
+    /// effect. The policy begins on line 8.
     fn said_of(policy: &str) -> (Vec<String>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

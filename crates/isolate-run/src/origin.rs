@@ -66,3 +66,58 @@ impl PartialEq for Origin {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use host::Roots;
+
+    use crate::check::check;
+
+    /// Services with an absent group, with a socket's path that is taken, and with a program that
+    /// is missing; batch work with an absent group, and within a service.
+    #[test]
+    fn what_this_host_refuses_of_an_entry_names_its_line_and_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write("sys/fs/cgroup/cpu/web/below/cpu.shares", "1024\n");
+        write("proc/7/cgroup", "4:cpu,cpuacct:/\n");
+        write("taken", "");
+        let taken = dir.path().join("taken").display().to_string();
+        let service = |name: &str, by: &str, source: &str| {
+            format!(
+                "[[service]]\nname = \"{name}\"\n{by}\nobjective = {{ p99_ms = 5 }}\nlatency = {{ {source} }}\n"
+            )
+        };
+        let works = "command = [\"true\"]";
+        let text = service("gone", "cgroup = \"gone\"", works)
+            + &service(
+                "pushes",
+                "pid = 7",
+                &format!("push = {{ unix = \"{taken}\" }}"),
+            )
+            + &service("asks", "pid = 7", "command = [\"/no/such/p99\"]")
+            + &service("web", "cgroup = \"web\"", works)
+            + "[[best_effort]]\ncgroup = \"nope\"\n[[best_effort]]\ncgroup = \"web/below\"\n";
+        write("i.toml", &text);
+        let found = check(&dir.path().join("i.toml"), &Roots::at(dir.path())).unwrap();
+        let directory = format!("{}/", dir.path().display());
+        let problems = found.problems.iter();
+        let problems: Vec<String> = problems.map(|it| it.replace(&directory, "")).collect();
+        let wanted = [
+            "i.toml:3: service[0].cgroup: service gone is not there:",
+            "i.toml:10: service[1].latency.push.unix: service pushes: timers cannot be received at taken: \
+             a file with this path is there and is no socket",
+            "i.toml:22: best_effort[0].cgroup: best-effort group nope is not there:",
+            "i.toml:24: best_effort[1].cgroup: best-effort group below uses the control group web/below",
+            "i.toml:15: service[2].latency.command: service asks: /no/such/p99 does not exist",
+        ];
+        assert_eq!(problems.len(), wanted.len(), "{problems:#?}");
+        for (problem, said) in problems.iter().zip(wanted) {
+            assert!(problem.starts_with(said), "{problem}\n{said}");
+        }
+    }
+}

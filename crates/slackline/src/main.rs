@@ -50,7 +50,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use done::CommandOutcome;
 use exit_code::exit_code;
 use output::{error_chain, message, print};
-use state_dir::{DEFAULT_STATE_DIR, shell_command};
+use state_dir::{DEFAULT_STATE_DIR, shell_command, with_state_dir};
 
 /// Makes Linux services cheaper and faster. Every change that Slackline makes to a machine can be
 /// undone.
@@ -162,6 +162,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let state_dir = arguments.state_dir.clone();
     match run(arguments) {
         Ok(CommandOutcome::Positive) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Negative) => ExitCode::from(1),
@@ -170,7 +171,8 @@ fn main() -> ExitCode {
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(255))
         }
         Err(error) => {
-            message(&format!("slackline: {}", error_chain(&error)));
+            let text = format!("slackline: {}", error_chain(&error));
+            message(&with_state_dir(&text, &state_dir));
             ExitCode::from(exit_code(&error))
         }
     }

@@ -118,7 +118,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         if let Err(error) = restored {
             message(&format!("slackline: {error}"));
         }
-        message("Not everything could be restored: run `slackline restore`.");
+        let text = "Not everything could be restored: run `slackline restore`.";
+        message(&crate::state_dir::with_state_dir(text, state_dir));
         return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(error) = failed {

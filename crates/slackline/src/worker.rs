@@ -25,7 +25,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
             .signal()
             .map_or(CommandOutcome::Positive, CommandOutcome::Signal)),
         Err(Error::NotRestored) => {
-            message("Not everything could be restored: run `slackline restore`.");
+            let text = "Not everything could be restored: run `slackline restore`.";
+            message(&crate::state_dir::with_state_dir(text, &state_dir));
             Ok(CommandOutcome::RestoreFailed)
         }
         Err(error) => Err(error.into()),

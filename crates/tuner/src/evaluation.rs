@@ -96,7 +96,8 @@ pub struct Measurement {
     pub ratio: Option<f64>,
     /// By how much each constraint is exceeded, on average over the blocks. At 0 or below the
     /// constraint holds. For a constraint that compares with the control: the natural logarithm of
-    /// the ratio to the limit. For other constraints: a share of the limit.
+    /// the ratio to the limit. For other constraints: a share of the limit, or the metric's own
+    /// value if the limit is 0.
     pub excess: BTreeMap<String, f64>,
     /// The variance of each number in `excess`.
     pub excess_variance: BTreeMap<String, f64>,

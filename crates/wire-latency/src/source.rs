@@ -166,9 +166,9 @@ pub struct WireSpec {
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// CPU that reading the packets may use, in cores: above 0, at most 1. If all packets cost more,
-    /// Slackline reads a sample of the connections. By default 0.01. In `isolate`, all services
-    /// together have 0.0025 by default.
+    /// CPU that reading the packets may use, in cores: above 0, at most 1. If all packets cost
+    /// more, Slackline reads a sample of the connections. By default 0.01. In `isolate`, all
+    /// services together have 0.0025 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_budget_cores: Option<f64>,
 }

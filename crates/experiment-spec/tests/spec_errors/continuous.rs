@@ -74,7 +74,7 @@ time_zone = "Europe/Berlin"
         (
             "apply = [{ command = [\"true\"] }]\nobserve = { pid = 1 }",
             "start = [\"sleep\", \"9\"]",
-            "spec.toml:2: mode: continuous needs a service that keeps running after a promotion: use kernel knobs only, or a service that Slackline does not start (leave out target.start, and use files and apply)",
+            "spec.toml:2: mode: continuous needs a service that keeps running after a promotion: use only parameters of sysctl, block_queue, cgroup and file, or a service that Slackline does not start (leave out target.start, and use files and apply)",
         ),
     ] {
         assert_eq!(error(from, to), expected);

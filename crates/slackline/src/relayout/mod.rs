@@ -68,7 +68,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Command
     let store = ManifestStore::at(state_dir);
     match command {
         Command::Start(arguments) => start::run(arguments, &ManifestStore::open(state_dir)?),
-        Command::Status { json } => status::run(&store, *json),
+        Command::Status { json } => status::run(&store, *json, state_dir),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
         Command::Stop => watcher::stop(&store),

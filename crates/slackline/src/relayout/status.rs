@@ -13,6 +13,7 @@ use tuner::report::percent;
 use super::picture;
 use crate::done::CommandOutcome;
 use crate::output::{message, print};
+use crate::state_dir::with_state_dir;
 use crate::table::table;
 
 #[derive(Serialize)]
@@ -20,7 +21,11 @@ struct Printed<'a> {
     processes: &'a [RelayoutStatus],
 }
 
-pub(super) fn run(store: &ManifestStore, json: bool) -> anyhow::Result<CommandOutcome> {
+pub(super) fn run(
+    store: &ManifestStore,
+    json: bool,
+    state_dir: &Path,
+) -> anyhow::Result<CommandOutcome> {
     let all = current(store)?;
     if json {
         let printed = Printed { processes: &all };
@@ -49,7 +54,7 @@ pub(super) fn run(store: &ManifestStore, json: bool) -> anyhow::Result<CommandOu
                 status.generation.to_string(),
                 profile(status),
                 cover(status),
-                outcome(status),
+                with_state_dir(&outcome(status), state_dir),
                 memory(status),
             ]);
         }
@@ -81,7 +86,7 @@ fn outcome(status: &RelayoutStatus) -> String {
     let is_left = is_half_done && status.by.is_some() && status.driven_by().is_none();
     match gain(status) {
         _ if is_left => {
-            "the Slackline that changed it was killed: run slackline restore".to_owned()
+            "the Slackline that changed it was killed: run `slackline restore`".to_owned()
         }
         // Somebody has switched: what was shown to be better is at hand, and not in force.
         None if status.state == ProcessState::Optimized && status.generation == 0 => {

@@ -81,7 +81,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         if let Err(error) = report {
             message(&format!("slackline: {}", error_chain(&error)));
         }
-        message("The limit could not be restored: run slackline restore.");
+        let text = "The limit could not be restored: run `slackline restore`.";
+        message(&crate::state_dir::with_state_dir(text, state_dir));
         return Ok(CommandOutcome::RestoreFailed);
     }
     if let Some(signal) = end.signal {

@@ -332,7 +332,7 @@ fn after_a_kill_under_the_new_limit_another_apply_asks_for_a_restore() {
     assert!(is_new());
     Ended::of(apply())
         .with_code(2)
-        .saying(&["run `slackline restore` first"]);
+        .saying(&["run `slackline --state-dir ", " restore` first"]);
     toy.restore().with_code(0);
     assert!(!is_new());
 }

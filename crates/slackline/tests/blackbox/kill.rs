@@ -146,7 +146,7 @@ fn restore_dry_run_says_and_changes_nothing() {
     // A new tune does not start on a host that is half changed.
     Ended::of(toy.tune(&[]))
         .with_code(2)
-        .saying(&["slackline restore"]);
+        .saying(&["run `slackline --state-dir ", " restore` first"]);
     assert_eq!(toy.knob(), changed);
     let restored = toy.restore().with_code(0);
     assert!(
@@ -175,7 +175,7 @@ fn a_process_that_no_journal_names_is_found() {
     let named = format!("process {}", stray.id());
     Ended::of(toy.tune(&[]))
         .with_code(2)
-        .saying(&[&named, "slackline restore"]);
+        .saying(&[&named, " restore` first"]);
     let dry = Ended::of(toy.slackline(&["restore", "--dry-run"])).with_code(0);
     assert!(dry.stdout.contains("would be ended"), "{}", dry.stdout);
     assert!(stray.try_wait().unwrap().is_none());

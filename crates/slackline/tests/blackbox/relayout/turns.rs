@@ -96,7 +96,7 @@ fn a_process_that_another_slackline_is_at_work_on_is_left_to_it() {
     other.wait().unwrap();
     let status = Ended::of(toy.slackline(&["relayout", "status"])).with_code(0);
     assert!(
-        status.stdout.contains("slackline restore"),
+        status.stdout.contains("slackline --state-dir"),
         "{}",
         status.stdout
     );
