@@ -85,6 +85,7 @@ mod tests {
         };
         write("sys/fs/cgroup/cpu/web/below/cpu.shares", "1024\n");
         write("proc/7/cgroup", "4:cpu,cpuacct:/\n");
+        write("proc/8/cgroup", "4:cpu,cpuacct:/\n");
         write("taken", "");
         let taken = dir.path().join("taken").display().to_string();
         let service = |name: &str, by: &str, source: &str| {
@@ -99,7 +100,7 @@ mod tests {
                 "pid = 7",
                 &format!("push = {{ unix = \"{taken}\" }}"),
             )
-            + &service("asks", "pid = 7", "command = [\"/no/such/p99\"]")
+            + &service("asks", "pid = 8", "command = [\"/no/such/p99\"]")
             + &service("web", "cgroup = \"web\"", works)
             + "[[best_effort]]\ncgroup = \"nope\"\n[[best_effort]]\ncgroup = \"web/below\"\n";
         write("i.toml", &text);
@@ -112,7 +113,7 @@ mod tests {
             "i.toml:10: service[1].latency.push.unix: service pushes: timers cannot be received at taken: \
              a file with this path is there and is no socket",
             "i.toml:22: best_effort[0].cgroup: best-effort group nope is not there:",
-            "i.toml:24: best_effort[1].cgroup: best-effort group below uses the control group web/below",
+            "i.toml:24: best_effort[1].cgroup: this is the control group web/below, and service web uses web:",
             "i.toml:15: service[2].latency.command: service asks: /no/such/p99 does not exist",
         ];
         assert_eq!(problems.len(), wanted.len(), "{problems:#?}");

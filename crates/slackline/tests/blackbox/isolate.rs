@@ -4,6 +4,7 @@
 mod fixed;
 mod kills;
 mod observe;
+mod own;
 mod sources;
 
 use std::cell::RefCell;

@@ -115,6 +115,8 @@ impl Toy {
         command
             .env(MARK, self.dir.path())
             .env("NO_COLOR", "1")
+            // Tests of controllers run beside each other.
+            .env("SLACKLINE_RUN_DIR", self.path("machine"))
             .arg("--state-dir")
             .arg(self.path("state"))
             .args(arguments);
