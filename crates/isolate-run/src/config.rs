@@ -145,7 +145,7 @@ pub struct BestEffort {
     /// the end.
     pub pid: Option<u32>,
     /// A command and its arguments. `isolate` starts the command in a group of its own, and starts
-    /// it again when it ends.
+    /// it again when it ends. Processes that the command leaves in the group are ended.
     pub command: Option<Vec<String>>,
     /// How the report measures the work done. By default in CPU seconds.
     pub progress: Option<WorkProgress>,

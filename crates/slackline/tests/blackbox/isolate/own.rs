@@ -24,7 +24,10 @@ fn check(bench: &Bench) -> Ended {
 
 /// `run`, also observing, and `check` say these of the configuration.
 fn assert_refused(bench: &Bench, said: &[&str]) {
-    for more in [&["--duration-s", "1"][..], &["--observe"]] {
+    for more in [
+        &["--duration-s", "1"][..],
+        &["--duration-s", "1", "--observe"],
+    ] {
         Ended::of(bench.run(more)).with_code(2).saying(said);
     }
     let checked = check(bench);
@@ -432,8 +435,8 @@ fn a_state_directory_that_cannot_be_written_ends_the_run_at_its_start() {
         (None, "journal.jsonl"),
         (Some("--observe"), "isolate-status.json"),
     ] {
-        let more: Vec<&str> = more.into_iter().collect();
-        Ended::of(bench.run(&more))
+        let arguments: Vec<&str> = ["--duration-s", "1"].into_iter().chain(more).collect();
+        Ended::of(bench.run(&arguments))
             .with_code(2)
             .saying(&[said, "No space left on device"]);
     }
