@@ -177,7 +177,14 @@ pub(crate) fn refusals(
         let Ok(place) = place_of(roots, service) else {
             continue;
         };
-        let pids = place.pids(roots);
+        // Who else is in the group of a process that is named by its pid is not known.
+        let pids: Vec<u32> = match service.pid {
+            Some(pid) => host::family(roots, pid)
+                .into_iter()
+                .map(|(pid, _)| pid)
+                .collect(),
+            None => place.pids(roots),
+        };
         reserved.add_service(roots, &service.name, place.group.as_deref(), pids);
         let at = origin.service(index);
         let Some(group) = place.group else {

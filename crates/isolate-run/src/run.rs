@@ -218,7 +218,11 @@ impl Session {
         };
         let observe = observes_always || config.policy.observe;
         let judge = Judge {
-            known: &self.config.best_effort,
+            // Observing adopts nothing.
+            known: match self.observe {
+                true => &[],
+                false => self.config.best_effort.as_slice(),
+            },
             state_dir: (!observe).then_some(self.state_dir.as_path()),
         };
         if let Err(error) = refuse(&config, &self.roots, judge) {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use super::*;
 
 /// The process in all of these trees that is an ordinary one.
-const OTHER: u32 = 5_000_090;
+const OTHER: u32 = 4_100_090;
 
 /// A fake host of v2. Each process has its parent, its flags and its group.
 fn host_of(processes: &[(u32, &str, u32, u32, &str)]) -> (tempfile::TempDir, Roots) {
@@ -31,19 +31,20 @@ fn usual() -> (tempfile::TempDir, Roots) {
     host_of(&[
         (1, "init", 0, 0, "0::/init.scope"),
         (2, "kthreadd", 0, 0x0020_8040, "0::/"),
-        (5000040, "sshd", 1, 0, "0::/ssh"),
-        (5000050, "bash", 5000040, 0, "0::/user.slice/b.scope"),
-        (own, "slackline", 5000050, 0, "0::/user.slice/a.scope"),
-        (5000060, "slackline", own, 0, "0::/watch"),
-        (5000065, "runner", 1, 0, "0::/runner"),
-        (5000070, "web", 5000065, 0, "5:freezer:/strange\n0::/runner"),
+        (4100040, "sshd", 1, 0, "0::/ssh"),
+        (4100050, "bash", 4100040, 0, "0::/user.slice/b.scope"),
+        (own, "slackline", 4100050, 0, "0::/user.slice/a.scope"),
+        (4100060, "slackline", own, 0, "0::/watch"),
+        (4100065, "runner", 1, 0, "0::/runner"),
+        (4100070, "web", 4100065, 0, "5:freezer:/strange\n0::/runner"),
         (OTHER, "job", 1, 0, "0::/jobs"),
+        (4100095, "job", 1, 0, "0::/runner"),
     ])
 }
 
 fn reserved(roots: &Roots) -> Reserved {
-    let mut reserved = Reserved::of_slackline(roots, Some(5000060));
-    reserved.add_service(roots, "web", Some("pods/web"), [5000070]);
+    let mut reserved = Reserved::of_slackline(roots, Some(4100060));
+    reserved.add_service(roots, "web", Some("pods/web"), [4100070]);
     reserved
 }
 
@@ -56,13 +57,13 @@ fn a_group_that_holds_who_has_to_go_on_is_no_batch_work() {
         ("user.slice", Some("holds slackline itself")),
         (
             "user.slice/b.scope",
-            Some("holds bash (pid 5000050), from which"),
+            Some("holds bash (pid 4100050), from which"),
         ),
-        ("ssh", Some("holds sshd (pid 5000040), from which")),
+        ("ssh", Some("holds sshd (pid 4100040), from which")),
         ("init.scope", Some("holds the first process of this host")),
-        ("watch", Some("holds the watchdog (pid 5000060)")),
+        ("watch", Some("holds the watchdog (pid 4100060)")),
         // In one hierarchy alone.
-        ("strange", Some("holds process 5000070 of service web")),
+        ("strange", Some("holds process 4100070 of service web")),
         ("pods", Some("use separate control groups")),
         ("pods/web", Some("use separate control groups")),
         ("pods/web/below", Some("use separate control groups")),
@@ -87,14 +88,14 @@ fn a_process_that_has_to_go_on_or_has_started_one_is_no_batch_work() {
         (999_999_999, Some("process 999999999 does not exist")),
         (1, Some("this is the first process of this host (pid 1)")),
         (2, Some("process 2 is a thread of the kernel")),
-        (5000040, Some("this is sshd (pid 5000040), from which")),
+        (4100040, Some("this is sshd (pid 4100040), from which")),
         (std::process::id(), Some("this is slackline itself")),
-        (5000060, Some("this is the watchdog (pid 5000060)")),
+        (4100060, Some("this is the watchdog (pid 4100060)")),
         (
-            5000065,
-            Some("process 5000065 has started process 5000070 of service web"),
+            4100065,
+            Some("process 4100065 has started process 4100070 of service web"),
         ),
-        (5000070, Some("this is process 5000070 of service web")),
+        (4100070, Some("this is process 4100070 of service web")),
         (OTHER, None),
     ] {
         let found = reserved.objection_to_process(&roots, pid);
@@ -175,27 +176,38 @@ fn what_is_one_group_under_two_names_is_named_by_both_keys() {
         ],
     );
     assert_eq!(said, [""; 0]);
-    // Two processes of one group are two services.
-    let said = of(&["pid = 5000065", "pid = 5000070"], &[]);
+    // Two processes of one group are two services, and a third one is neither.
+    let procs = roots.sys("fs/cgroup/runner/cgroup.procs");
+    std::fs::create_dir_all(procs.parent().unwrap()).unwrap();
+    std::fs::write(procs, "4100065\n4100070\n4100095\n").unwrap();
+    let said = of(&["pid = 4100065"], &["pid = 4100095"]);
+    assert_eq!(said, [""; 0]);
+    let said = of(&["pid = 4100065"], &["pid = 4100070"]);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("this is process 4100070 of service pid 4100065"),
+        "{said:?}"
+    );
+    let said = of(&["pid = 4100065", "pid = 4100070"], &[]);
     assert_eq!(said, [""; 0]);
 }
 
 #[test]
 fn work_that_is_steered_already_is_not_asked_whether_it_runs() {
     let (_dir, roots) = usual();
-    let work = "pid = 4999999";
-    let said = said_of(&roots, &["pid = 5000070"], &[work], Judge::default());
+    let work = "pid = 4190000";
+    let said = said_of(&roots, &["pid = 4100070"], &[work], Judge::default());
     assert_eq!(
         said,
-        ["i.toml:6: best_effort[0].pid: process 4999999 does not exist (any more)"]
+        ["i.toml:6: best_effort[0].pid: process 4190000 does not exist (any more)"]
     );
     let known: [BestEffort; 1] =
-        [serde_json::from_str(r#"{ "pid": 4999999, "name": "pid 4999999" }"#).unwrap()];
+        [serde_json::from_str(r#"{ "pid": 4190000, "name": "pid 4190000" }"#).unwrap()];
     let judge = Judge {
         known: &known,
         state_dir: None,
     };
-    assert_eq!(said_of(&roots, &["pid = 5000070"], &[work], judge), [""; 0]);
+    assert_eq!(said_of(&roots, &["pid = 4100070"], &[work], judge), [""; 0]);
 }
 
 #[test]
@@ -210,23 +222,23 @@ fn an_own_group_with_processes_of_others_is_not_taken() {
     let work = "name = \"batch\"\ncommand = [\"x\"]";
     for (pids, state_dir, is_refused) in [
         ("", Some(others.as_path()), false),
-        ("5000090\n", Some(others.as_path()), true),
-        ("5000090\n", Some(ours.as_path()), false),
-        ("5000090\n", None, false),
+        ("4100090\n", Some(others.as_path()), true),
+        ("4100090\n", Some(ours.as_path()), false),
+        ("4100090\n", None, false),
     ] {
         std::fs::write(&procs, pids).unwrap();
         let judge = Judge {
             known: &[],
             state_dir,
         };
-        let said = said_of(&roots, &["pid = 5000070"], &[work], judge);
+        let said = said_of(&roots, &["pid = 4100070"], &[work], judge);
         assert_eq!(
             !said.is_empty(),
             is_refused,
             "{pids} {state_dir:?} {said:?}"
         );
         if is_refused {
-            assert!(said[0].contains("such as pid 5000090"), "{said:?}");
+            assert!(said[0].contains("such as pid 4100090"), "{said:?}");
         }
     }
 }

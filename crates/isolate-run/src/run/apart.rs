@@ -26,7 +26,11 @@ impl Session {
         for service in &self.services {
             let place = service.place.as_ref();
             let group = place.and_then(|place| place.group.as_deref());
-            let pids = service.pids.iter().copied().take(PIDS_MAX);
+            let pids = match (service.service.pid, group) {
+                // Who else is in its group is not known.
+                (Some(pid), Some(_)) => vec![pid],
+                _ => service.pids.iter().copied().take(PIDS_MAX).collect(),
+            };
             reserved.add_service(&self.roots, &service.service.name, group, pids);
         }
         let mut taken: Vec<(String, String)> = Vec::new();
@@ -60,6 +64,15 @@ impl Session {
             taken.push((format!("best-effort group {name}"), own));
         }
         Ok(())
+    }
+
+    /// The groups that are left alone, in sentences.
+    pub(super) fn left_alone(&self) -> impl Iterator<Item = String> {
+        self.groups.iter().filter_map(|group| {
+            let why = group.work.left.as_ref()?;
+            let name = &group.work.config.name;
+            Some(format!("Best-effort group {name} is left alone: {why}"))
+        })
     }
 
     /// Says what is new of best-effort groups.

@@ -471,7 +471,12 @@ impl Session {
             troubles: self.troubles.clone(),
             recent: self.recent.clone(),
             yielded: self.steer.yielded().collect(),
-            notes: self.notes.clone(),
+            notes: self
+                .notes
+                .iter()
+                .cloned()
+                .chain(self.left_alone())
+                .collect(),
         }
     }
 
