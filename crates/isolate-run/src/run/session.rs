@@ -264,7 +264,7 @@ impl Session {
             roots: &self.roots,
             hierarchies: &self.hierarchies,
         };
-        self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
+        self.busy_cores = self.machine.busy_cores(&self.roots, self.cores);
         let mut observation = MachineObservation {
             machine: self.hardware.seen.into_machine(MachineSeen {
                 busy_cores: self.busy_cores,
