@@ -4,6 +4,7 @@
 mod fixed;
 mod kills;
 mod observe;
+mod page;
 mod sources;
 
 use std::cell::RefCell;
