@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -112,17 +114,19 @@ fn words(settings: &BTreeMap<String, String>) -> String {
     words.join(", ")
 }
 
+fn against_objective(service: &ServiceStatus) -> String {
+    format!(
+        "{}: p{} {} of {} ms",
+        service.name,
+        service.percentile,
+        latency(service),
+        service.objective_ms
+    )
+}
+
 /// Everything in one line.
 pub(super) fn line(status: &IsolationStatus) -> String {
-    let services = status.services.iter().map(|service| {
-        format!(
-            "{}: p{} {} of {} ms",
-            service.name,
-            service.percentile,
-            latency(service),
-            service.objective_ms
-        )
-    });
+    let services = status.services.iter().map(against_objective);
     let groups = status
         .groups
         .iter()
@@ -130,7 +134,82 @@ pub(super) fn line(status: &IsolationStatus) -> String {
     services.chain(groups).collect::<Vec<_>>().join("; ")
 }
 
+/// The first line of a run: what runs, how it ends, and where its metrics are.
+pub(super) fn begun(
+    status: &IsolationStatus,
+    duration: Option<Duration>,
+    metrics: Option<SocketAddr>,
+) -> String {
+    let services = status.services.iter().map(|service| {
+        format!(
+            "{} (p{} below {} ms)",
+            service.name, service.percentile, service.objective_ms
+        )
+    });
+    let groups: Vec<&str> = status
+        .groups
+        .iter()
+        .map(|group| group.name.as_str())
+        .collect();
+    let groups = match groups.is_empty() {
+        true => "no best-effort work".to_owned(),
+        false => format!("best-effort work {}", groups.join(", ")),
+    };
+    let (does, then) = match status.observe {
+        true => ("observes, and changes nothing,", ""),
+        false => ("runs", ", and then restores every setting"),
+    };
+    let end = duration.map_or_else(
+        || "It ends by Ctrl-C".to_owned(),
+        |duration| format!("It ends after {} s or by Ctrl-C", duration.as_secs_f64()),
+    );
+    let metrics = metrics.map_or_else(String::new, |at| format!(" Metrics: http://{at}/metrics"));
+    format!(
+        "Policy {} {does} for {} with {groups}. {end}{then}.{metrics}",
+        status.policy.name(),
+        services.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The last line of a run: the latency at the end, and the work that each group has done.
+pub(super) fn ended(status: &IsolationStatus) -> String {
+    let services = status.services.iter().map(against_objective);
+    let groups = status.groups.iter().map(|group| {
+        let cpu_s = group.cpu_s;
+        match group.progress {
+            Some(units) => format!("{}: {units} units in {cpu_s:.1} CPU seconds", group.name),
+            None => format!("{}: {cpu_s:.1} CPU seconds of work", group.name),
+        }
+    });
+    format!(
+        "Ended after {:.0} s. {}",
+        status.at_s,
+        services.chain(groups).collect::<Vec<_>>().join("; ")
+    )
+}
+
+/// How it stands, and the last decisions, the newest last.
 pub(super) fn status(status: &IsolationStatus) -> String {
+    let mut text = standing(status);
+    if !status.recent.is_empty() {
+        text.push_str("\nLast decisions:\n");
+        text.extend(status.recent.iter().map(|line| format!("  {line}\n")));
+    }
+    text
+}
+
+/// The same for a screen that may be too small for all of it: the newest decision first.
+pub(super) fn live_status(status: &IsolationStatus) -> String {
+    let mut text = standing(status);
+    if !status.recent.is_empty() {
+        text.push_str("\nLast decisions, the newest first:\n");
+        let newest = status.recent.iter().rev();
+        text.extend(newest.map(|line| format!("  {line}\n")));
+    }
+    text
+}
+
+fn standing(status: &IsolationStatus) -> String {
     let observe = if status.observe { " (observing)" } else { "" };
     let mut text = format!(
         "Policy {}{observe}: {}.\nMachine: {:.2} of {:.0} cores in use; the controller uses {:.2} % of a core, a step every {:.2} s.\n\n",
@@ -141,7 +220,12 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
-    let mut services = table(&[
+    // Most policies set nothing of a service, and the table then fits 80 columns.
+    let has_settings = status
+        .services
+        .iter()
+        .any(|service| !service.settings.is_empty());
+    let mut head = vec![
         "service",
         "tail",
         "objective",
@@ -150,10 +234,11 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         "requests/s",
         "cores",
         "quota",
-        "settings",
-    ]);
+    ];
+    head.extend(has_settings.then_some("settings"));
+    let mut services = table(&head);
     for service in &status.services {
-        services.add_row([
+        let mut cells = vec![
             service.name.clone(),
             format!("p{} {}", service.percentile, latency(service)),
             format!("{} ms", service.objective_ms),
@@ -162,8 +247,9 @@ pub(super) fn status(status: &IsolationStatus) -> String {
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
             format!("{:.2}", service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
-            words(&service.settings),
-        ]);
+        ];
+        cells.extend(has_settings.then(|| words(&service.settings)));
+        services.add_row(cells);
     }
     text += &rendered(&services);
     if !status.groups.is_empty() {
@@ -186,12 +272,12 @@ pub(super) fn status(status: &IsolationStatus) -> String {
     for yielded in &status.yielded {
         let _ = writeln!(text, "\nLeft to somebody else: {yielded}");
     }
-    if !status.recent.is_empty() {
-        text.push_str("\nLast decisions:\n");
-        text.extend(status.recent.iter().map(|line| format!("  {line}\n")));
-    }
     text
 }
+
+/// What effective utilisation is (Lo et al., Heracles, ISCA 2015).
+pub(super) const UTILISATION: &str = "Effective utilisation is the service's load as a share of its peak load, plus the \
+    batch work as a share of what it does alone. The peak load need not use all cores, so more than 100 % is possible.\n";
 
 pub(super) fn simulated(done: &Simulated) -> String {
     let reasons = done
@@ -222,7 +308,53 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
         ]);
     }
     format!(
-        "SIMULATED, nothing here was measured.\nThe highest effective utilisation within the objective:\n{}",
+        "SIMULATED, nothing here was measured.\nThe highest effective utilisation within the objective:\n{}\n{UTILISATION}",
         rendered(&rows)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolate::samples;
+
+    #[test]
+    fn a_run_says_at_its_start_how_it_ends_and_at_its_end_what_was_done() {
+        let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
+        let metrics = "127.0.0.1:9100".parse().ok();
+        assert_eq!(
+            begun(&status, Some(Duration::from_secs(60)), metrics),
+            "Policy slackline runs for web (p99 below 5 ms) with best-effort work batch. It ends after 60 s or by Ctrl-C, \
+             and then restores every setting. Metrics: http://127.0.0.1:9100/metrics"
+        );
+        assert_eq!(
+            ended(&status),
+            "Ended after 60 s. web: p99 0.71 ms of 5 ms; batch: 60.4 CPU seconds of work"
+        );
+        status.groups[0].progress = Some(1200.0);
+        assert!(ended(&status).ends_with("; batch: 1200 units in 60.4 CPU seconds"));
+        status.observe = true;
+        status.groups.clear();
+        assert_eq!(
+            begun(&status, None, None),
+            "Policy slackline observes, and changes nothing, for web (p99 below 5 ms) with no best-effort work. It ends by \
+             Ctrl-C."
+        );
+        assert_eq!(ended(&status), "Ended after 60 s. web: p99 0.71 ms of 5 ms");
+    }
+
+    #[test]
+    fn a_service_has_a_column_of_settings_where_something_is_set() {
+        let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
+        let head = |status: &IsolationStatus| {
+            let text = super::status(status);
+            let mut lines = text.lines();
+            let head = lines.find(|line| line.starts_with(" service"));
+            head.unwrap().to_owned()
+        };
+        assert!(head(&status).ends_with("quota"), "{}", head(&status));
+        let set = ("weight".to_owned(), "weight 500".to_owned());
+        status.services[0].settings.extend([set]);
+        assert!(head(&status).ends_with("settings"), "{}", head(&status));
+    }
 }

@@ -6,6 +6,7 @@ mod kills;
 mod observe;
 mod page;
 mod sources;
+mod view;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
