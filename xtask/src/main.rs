@@ -50,6 +50,7 @@ usage: cargo xtask VERB
   bench published   published tuning results, reproduced by the examples, into docs/results/
   bench newcomer    HAProxy, Redis, A/A and sysctls of the live host, each to a verdict, into docs/results/
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
+  bench isolate     services beside batch work under each policy, and killed controllers, into docs/results/
   bench load        the load generator against wrk, oha and known latencies, into docs/results/
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
   bench wire-latency  latencies read off the wire against the truth and real servers' load generators, into docs/results/

@@ -9,7 +9,7 @@ pub struct BlockCounters {
     pub connections: AtomicU64,
     /// Connections that got an export.
     pub sessions: AtomicU64,
-    /// Connections refused while the server ended (drained).
+    /// Connections refused because the server was draining.
     pub rejected: AtomicU64,
     /// Connections closed because they sent bytes that are no request.
     pub malformed: AtomicU64,

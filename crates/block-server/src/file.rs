@@ -85,7 +85,8 @@ pub(crate) struct RawTls {
     /// By default clients need no certificate.
     #[schemars(with = "Option<PathBuf>")]
     pub(crate) client_ca: Option<Spanned<PathBuf>>,
-    /// `true`: refuse clients without TLS. `false`: also serve clients without TLS.
+    /// `true`: refuse clients without TLS. `false`: also serve clients without TLS. Beyond
+    /// loopback, `false` needs `plaintext_beyond_loopback = true`.
     #[serde(default = "is_required")]
     pub(crate) required: bool,
 }
@@ -99,8 +100,8 @@ fn is_required() -> bool {
 #[schemars(rename = "Device")]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawDevice {
-    /// The name by which tenants refer to the device. By default the `path`. Required with
-    /// `memory`.
+    /// The name by which tenants refer to the device. By default the value of `path` or
+    /// `simulated`. Required with `memory`.
     #[schemars(with = "Option<String>")]
     pub(crate) name: Option<Spanned<String>>,
     /// A block device, or a file.

@@ -473,7 +473,7 @@ impl Shared {
             ),
             (
                 "rejected_connections_total",
-                "Connections refused while the server ended (drained).",
+                "Connections refused because the server was draining.",
                 total(|c| c.rejected.load(Ordering::Relaxed)),
             ),
             (
@@ -483,7 +483,7 @@ impl Shared {
             ),
             (
                 "tls_failures_total",
-                "Connections ended because TLS failed. They are part of `malformed_total`, too.",
+                "Connections ended because TLS failed. `slackline_block_malformed_total` counts them, too.",
                 self.tls_failures()
                     .map_or(0, |failures| failures.connections),
             ),

@@ -59,7 +59,9 @@ impl Coordinator {
                     });
                     if let Err(error) = spawned {
                         self.workers.end_session(id);
-                        report(&format!("experiment {id} has no thread: {error}"));
+                        report(&format!(
+                            "the thread that gives experiment {id} to workers cannot be started, and is tried again: {error}"
+                        ));
                     }
                 }
                 for complaint in self.workers.new_complaints() {

@@ -461,7 +461,8 @@ pub(crate) async fn sign_in(State(app): State<Arc<App>>, request: Request) -> Re
     let given = body.ok().and_then(Result::ok);
     let given = given.map(|body| SignIn::read(&body));
     let Some(given) = given else {
-        return Refusal::new(StatusCode::BAD_REQUEST, "the form is malformed").into_response();
+        let why = "the form did not arrive complete in time, or is too long: sign in again";
+        return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
     };
     let to = local_path(&given.next);
     sign_in_with(&app, &origin, given.token.trim(), &to)

@@ -88,7 +88,7 @@ impl Notifications {
         }
         if receivers.is_empty() {
             return Err(failed(
-                "there is neither a [[webhook]] nor an [[email]]".into(),
+                "there is neither a [[webhook]] nor an [[email]]: add one".into(),
             ));
         }
         Ok(Self {

@@ -62,7 +62,7 @@ fn of_experiments(
     };
     each(
         "slackline_evaluations",
-        "Evaluations that ended, by experiment.",
+        "Evaluations that ended and count against the budget, by experiment.",
         |experiment| Some(experiment.evaluations as f64),
     );
     each(

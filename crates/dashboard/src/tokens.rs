@@ -115,7 +115,9 @@ impl TokenFile {
                 return Err(format!("there is a token {known} already: revoke it first"));
             }
             if tokens.len() >= TOKENS_MAX {
-                return Err(format!("there are {TOKENS_MAX} tokens already"));
+                return Err(format!(
+                    "there are {TOKENS_MAX} tokens already: revoke one first"
+                ));
             }
             tokens.push(token);
             Ok(())

@@ -1,8 +1,9 @@
 //! A run-to-completion runtime for network servers, after IX (Belay et al., OSDI'14).
 //!
-//! One [`Shard`] runs on one core and shares nothing with the others. Each turn of its loop takes a
-//! bounded batch of events from a [`Backend`], runs the [`Application`] on each event to
-//! completion, and sends all answers together. A batch is never waited for: it grows only while
+//! One [`Shard`] runs on one core. While it serves a request it shares nothing with the others, save
+//! the directory of connections on AF_XDP and what the application itself shares. Each turn of its
+//! loop takes a bounded batch of events from a [`Backend`], runs the [`Application`] on each event
+//! to completion, and sends all answers together. A batch is never waited for: it grows only while
 //! requests queue.
 //!
 //! | module | subject |

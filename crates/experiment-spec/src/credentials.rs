@@ -237,11 +237,15 @@ pub fn of_blocks(text: &str) -> Vec<Range<usize>> {
 /// The secrets that a text for people tells in plain words.
 pub fn in_prose(text: &str) -> Vec<Range<usize>> {
     let mut found = blocks::in_lines(text, false, |_| Some(0));
-    // The name ends a line, and the secret is all of the next one.
-    for groups in AT_LINE_END.iter().flat_map(|it| it.captures_iter(text)) {
+    // The name ends a line, and the secret is all of the next one. That line can itself end in a
+    // name, so the search goes on behind the first name.
+    let mut from = 0;
+    let next = |from| AT_LINE_END.as_ref()?.captures_at(text, from);
+    while let Some(groups) = next(from) {
         let (Some(name), Some(word)) = (groups.get(1), groups.get(3)) else {
-            continue;
+            break;
         };
+        from = name.end();
         let is_told = groups.get(2).is_some() || words::looks_secret(word.as_str());
         if is_told && is_secret_name(name.as_str()) && !words::is_plain_word(word.as_str()) {
             found.push(word.range());

@@ -19,8 +19,8 @@ pub enum Format {
     Hey,
     /// `oha`, its JSON (`--output-format json`, earlier `--json`) or plain summary (`--no-tui`).
     Oha,
-    /// `k6`, its summary as JSON (`k6 run --quiet --no-summary --summary-export=/dev/stdout`, or
-    /// what `handleSummary` gets). Dropped iterations count as errors. For p99, add
+    /// `k6`, its summary as JSON (`k6 run --quiet --summary-export=stdout`, or what `handleSummary`
+    /// gets). Dropped iterations count as errors. For p99, add
     /// `--summary-trend-stats=avg,med,max,p(90),p(95),p(99)`.
     K6,
     /// `vegeta report`, JSON (`-type=json`) or text.

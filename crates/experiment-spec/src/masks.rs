@@ -432,6 +432,7 @@ metric = "m"
             ),
             ("the password is\r\nhunter2", "the password is\r\n…"),
             ("API token\n\n  hunter2\n", "API token\n\n  …\n"),
+            ("of db\npassword:\nhunter\n", "of db\npassword:\n…\n"),
             ("password：hunter2 ok", "password：… ok"),
             ("password＝hunter2", "password＝…"),
             ("PIN: 1234, salt=9f86d0, MYPWD=hunter2", "PIN: …"),

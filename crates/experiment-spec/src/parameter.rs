@@ -69,9 +69,10 @@ pub struct ParameterSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Value>,
     /// The control's value. Required in an experiment, except for a kernel knob without `write`:
-    /// there Slackline reads the present value. `slackline ask-tell` needs no default. If there is
-    /// none, `ask-tell` takes the middle of a range or of an `ordinal`'s values, the first value of
-    /// a `categorical`, or `false`.
+    /// there Slackline reads the present value. `sched` for a service that Slackline starts has no
+    /// present value, and needs a default. `slackline ask-tell` needs no default. If there is none,
+    /// `ask-tell` takes the middle of a range or of an `ordinal`'s values, the first value of a
+    /// `categorical`, or `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
     /// The value that you expect to be best.

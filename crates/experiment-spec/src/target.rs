@@ -205,7 +205,8 @@ impl Default for StopSpec {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveSpec {
-    /// The id of the service's first process. Its descendants count, too.
+    /// The id of the service's first process. Its descendants count, too. If an `apply` step
+    /// restarts the service, use `pid_file` or `cgroup` instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// A file that holds the id of the service's first process.

@@ -28,7 +28,7 @@ pub struct VerificationSpec {
     pub confidence: f64,
     /// The smallest change of interest: 0.01 is 1 %. A verification ends when the measurements
     /// exclude a larger change. A guard (see `allow_worse`) that is worse by less does not count as
-    /// worse.
+    /// worse, except `errors`: there every shown increase counts.
     pub smallest_effect: f64,
     /// Guards that may become worse. A guard is a metric that every verification compares with the
     /// control. The winner is promoted even if the guards of this list are shown to be worse.

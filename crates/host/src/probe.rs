@@ -95,12 +95,12 @@ fn groups(roots: &Roots) -> [(&'static str, &'static str, Found); 5] {
         ),
         (
             "cgroup freezer",
-            "isolate: best-effort work stands still; without it a quota is used",
+            "isolate: switches best-effort work off; without it the smallest quota is used",
             freezer(roots),
         ),
         (
             "cgroup memory controller",
-            "tune: cgroup parameters of memory",
+            "tune: cgroup parameters of memory; isolate: memory limits",
             controller(roots, "memory"),
         ),
     ]
@@ -352,9 +352,10 @@ fn scheduler_debugfs(roots: &Roots) -> Found {
 fn unified(roots: &Roots) -> Found {
     let hierarchies = Hierarchies::of(roots);
     let mounted = |path: &Path| format!("mounted at {}", path.display());
-    hierarchies.v2().map(mounted).ok_or_else(|| {
-        "packets are told apart by it: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified".to_owned()
-    })
+    hierarchies
+        .v2()
+        .map(mounted)
+        .ok_or_else(|| "not mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified".to_owned())
 }
 
 /// As [`Resctrl`] finds it.

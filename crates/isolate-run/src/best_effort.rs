@@ -134,9 +134,9 @@ impl Work {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .process_group(0);
-        let child = command.spawn().map_err(|error| IsolateError::NotThere {
-            subject: format!("best-effort group {}", self.config.name),
-            why: format!("its command cannot be started: {error}"),
+        let child = command.spawn().map_err(|source| IsolateError::Command {
+            group: self.config.name.clone(),
+            source,
         })?;
         let started = host::start_time(roots, child.id()).unwrap_or(0);
         journal.process(child.id(), started)?;

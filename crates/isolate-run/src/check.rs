@@ -1,10 +1,12 @@
 //! What would be steered by what on this host, and what the host lacks. Nothing is changed.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use host::{Actuator, CpuQuotaLimit, Roots};
 use isolation::ActuatorSetting;
 use serde::Serialize;
+use wire_latency::{LatencySource, NoData};
 
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
 use crate::config::{BestEffort, IsolationConfig, Service};
@@ -12,6 +14,9 @@ use crate::error::IsolateError;
 use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::latency::surroundings;
 use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
+
+/// How long a source is tried. On the wire, a second without a packet shows that nobody listens.
+const TRY: Duration = Duration::from_millis(1200);
 
 /// One actuator of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -88,10 +93,27 @@ fn fixed_rows(
         .collect()
 }
 
-fn described(work: &BestEffort) -> String {
-    match &work.command {
-        Some(words) => format!("the command {}", words.join(" ")),
-        None => "processes that run already".to_owned(),
+/// Where best-effort work is: in a group that exists, or in one that `run` makes.
+fn described(work: &BestEffort, existing: Option<&str>) -> String {
+    let own = own_group(work);
+    match (existing, &work.command) {
+        (Some(group), _) => format!("control group {group}, which exists"),
+        (None, Some(words)) => {
+            let command = words.join(" ");
+            format!("control group {own}, in which `run` starts the command {command}")
+        }
+        (None, None) => {
+            let pid = work.pid.unwrap_or_default();
+            format!("control group {own}, into which `run` moves process {pid} and its children")
+        }
+    }
+}
+
+/// Why a source gives no data, if it gives none. A service that nobody asks just now is fine.
+fn trouble(source: &mut dyn LatencySource) -> Option<String> {
+    match source.poll(Instant::now() + TRY) {
+        Ok(_) | Err(NoData::Starting | NoData::Idle { .. }) => None,
+        Err(no_data) => Some(no_data.to_string()),
     }
 }
 
@@ -110,11 +132,17 @@ fn check_services(
                 continue;
             }
         };
-        let group = place.group.as_deref().unwrap_or("the root group");
+        let group = place.group.as_deref().unwrap_or("/");
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
         let surroundings = surroundings(pid, objective, config.services.len());
         let source = match wire_latency::open(source, &surroundings) {
-            Ok(source) => source.describe(),
+            Ok(mut source) => {
+                if let Some(why) = trouble(source.as_mut()) {
+                    let problem = format!("service {}: no data: {why}", service.name);
+                    check.problems.push(problem);
+                }
+                source.describe()
+            }
             Err(error) => {
                 let problem = format!("service {}: {error}", service.name);
                 check.problems.push(problem);
@@ -122,8 +150,8 @@ fn check_services(
             }
         };
         check.sentences.push(format!(
-            "Service {} ({group}): p{} of the requests below {} ms over {} s, read from {source}.",
-            service.name, objective.percentile, objective.latency_ms, objective.window_s
+            "Service {} (control group {group}): over {} s, the p{} of the latency should be below {} ms. The latency is read from {source}.",
+            service.name, objective.window_s, objective.percentile, objective.latency_ms
         ));
         let group = place.group.as_deref();
         check.rows.push(quota_row(&service.name, group, roots));
@@ -156,14 +184,9 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
             }
         };
         check.sentences.push(format!(
-            "Best-effort group {} ({}): {}.",
+            "Best-effort group {}: {}.",
             work.name,
-            group.clone().unwrap_or_else(|| own_group(work)),
-            if group.is_some() {
-                "a group that is there".to_owned()
-            } else {
-                described(work)
-            }
+            described(work, group.as_deref())
         ));
         let Some(group) = group else {
             continue;
@@ -172,10 +195,13 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
             if let Some(theirs) = &place.group
                 && (is_same_or_above(&group, theirs) || is_same_or_above(theirs, &group))
             {
-                check.problems.push(format!(
-                    "best-effort group {} and service {name} are in groups that hold each other: put them apart",
-                    work.name
-                ));
+                let overlap = IsolateError::Overlap {
+                    group: work.name.clone(),
+                    own: group.clone(),
+                    service: name.clone(),
+                    theirs: theirs.clone(),
+                };
+                check.problems.push(overlap.to_string());
             }
         }
         groups.push(Placed::work(&work.name, &group));

@@ -87,7 +87,8 @@ impl<'de> Deserialize<'de> for OneOrMore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or `pid`.
+    /// The name in reports. By default the value of `unit`, `cgroup` or `container`, or `pid` and
+    /// the number.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.
@@ -99,13 +100,14 @@ pub struct Service {
     /// A process id.
     pub pid: Option<u32>,
     /// The latency objective, such as `{ p99_ms = 5 }`: the limit for a percentile, in
-    /// milliseconds. Any percentile is possible. `window_s` is the time over which the percentile
-    /// is taken, in seconds, 15 by default.
+    /// milliseconds. The percentile is at least 50 and below 100. `window_s` is the time over which
+    /// the percentile is taken, in seconds: 1 to 600, 15 by default.
     pub objective: BTreeMap<String, f64>,
-    /// Where the latency of the requests is read.
+    /// Where the latency of the requests is read. Every service needs it.
     pub latency: Option<SourceSpec>,
-    /// Requests per second at the peak load. Only the policy `heracles` uses this number, because
-    /// it decides by the present load as a share of the peak load.
+    /// Requests per second at the peak load. `heracles` decides by the present load as a share of
+    /// the peak load. `autothrottle`, and `slackline` without best-effort groups, follow changes of
+    /// this share. Without this key, these policies take the service's CPU use for its load.
     pub peak_requests_per_s: Option<f64>,
 }
 
@@ -113,8 +115,8 @@ pub struct Service {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BestEffort {
-    /// The name in reports. By default the value of `unit`, `cgroup`, `container` or `pid`, or the
-    /// command.
+    /// The name in reports. By default the value of `unit` or `container`, the last part of the
+    /// path in `cgroup`, `pid` and the number, or the program of `command` without its directories.
     #[serde(default)]
     pub name: String,
     /// A systemd unit.
@@ -238,7 +240,7 @@ impl IsolationConfig {
             ];
             let found_by = one_of(source, &at, &by, "unit, cgroup, container, pid and command")?;
             if found_by.is_empty() {
-                return Err(source.error(&format!("{at}.command"), "must have a program"));
+                return Err(source.error(&format!("{at}.command"), "name a program"));
             }
             if group.name.is_empty() {
                 let base = found_by.rsplit('/').next().unwrap_or(&found_by).to_owned();
@@ -253,8 +255,14 @@ impl IsolationConfig {
             .collect();
         for (index, name) in names.iter().enumerate() {
             if names[..index].contains(name) {
-                let why = format!("two are called {name:?}: give one a name of its own");
-                return Err(source.error("best_effort", why));
+                let at = match index.checked_sub(services.len()) {
+                    Some(group) => format!("best_effort[{group}].name"),
+                    None => format!("service[{index}].name"),
+                };
+                let why = format!(
+                    "another service or best-effort group also has the name {name:?}: choose a name"
+                );
+                return Err(source.error(&at, why));
             }
         }
         let policy = file.policy;
@@ -314,7 +322,7 @@ fn objective(
             return Err(source.error(&format!("{at}.{key}"), "must be above 0"));
         }
         if found.is_some() {
-            return Err(source.error(at, "give one percentile: the tail that counts"));
+            return Err(source.error(at, "give one percentile, not several"));
         }
         found = Some(LatencyObjective {
             percentile,
@@ -322,7 +330,7 @@ fn objective(
             window_s,
         });
     }
-    found.ok_or_else(|| source.error(at, "needs a percentile: { p99_ms = 5 }"))
+    found.ok_or_else(|| source.error(at, "needs a percentile, such as { p99_ms = 5 }"))
 }
 
 /// The JSON Schema of a configuration.
@@ -374,6 +382,7 @@ mod tests {
     fn errors_name_file_line_and_key() {
         let service = "[service]\npid = 1\nlatency = { command = [\"x\"] }\n";
         let of = |rest: &str| format!("{service}objective = {{ p99_ms = 5 }}\n{rest}");
+        let one = "pid = 1\nobjective = { p99_ms = 5 }\nlatency = { command = [\"x\"] }\n";
         for (text, said) in [
             ("".to_owned(), "i.toml: the file is empty"),
             (
@@ -421,11 +430,15 @@ mod tests {
             ),
             (
                 of("[[best_effort]]\ncommand = []\n"),
-                "i.toml:6: best_effort[0].command: must have a program",
+                "i.toml:6: best_effort[0].command: name a program",
             ),
             (
                 of("[[best_effort]]\ncgroup = \"a\"\n[[best_effort]]\ncgroup = \"b/a\"\n"),
-                "i.toml:5: best_effort: two are called \"a\"",
+                "i.toml:7: best_effort[1].name: another service or best-effort group",
+            ),
+            (
+                format!("[[service]]\nname = \"a\"\n{one}[[service]]\nname = \"a\"\n{one}"),
+                "i.toml:7: service[1].name: another service or best-effort group",
             ),
         ] {
             let error = read(&text).unwrap_err();

@@ -31,6 +31,30 @@ pub enum IsolateError {
         /// What to do.
         why: String,
     },
+    /// A best-effort group and a service cannot be told apart.
+    #[error(
+        "best-effort group {group} uses the control group {own}, and service {service} uses {theirs}: these are the same group, or \
+         one is inside the other; use separate control groups"
+    )]
+    Overlap {
+        /// The best-effort group.
+        group: String,
+        /// Its control group.
+        own: String,
+        /// The service.
+        service: String,
+        /// Its control group.
+        theirs: String,
+    },
+    /// The command of a best-effort group cannot be started.
+    #[error("the command of best-effort group {group} cannot be started: {source}")]
+    Command {
+        /// The best-effort group.
+        group: String,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
     /// The watchdog cannot be started.
     #[error(
         "the watchdog cannot be started: {0}; without the watchdog, a killed controller would leave its limits in force"

@@ -16,7 +16,8 @@ const QUOTA_LEAST_CORES: f64 = 0.01;
 pub struct PolicyConfig {
     /// The name of the policy.
     pub name: Policy,
-    /// Decide and record the decisions, but change nothing.
+    /// Decide, but change nothing, and start no `command`. `slackline isolate status` shows the
+    /// decisions.
     pub observe: bool,
     /// The settings that the policy `static` writes, or those that are written beside another
     /// policy.
@@ -28,16 +29,18 @@ pub struct PolicyConfig {
     /// Time between two steps of the controller, in milliseconds. Steps become longer if the
     /// controller uses more than half a percent of a core.
     pub step_ms: f64,
-    /// The network device on which best-effort traffic is limited, such as `eth0`. The queue
-    /// discipline of the device must be the kernel's default.
+    /// Only for `slackline` and `heracles`: the network device on which best-effort traffic is
+    /// limited, such as `eth0`. The queue discipline of the device must be the kernel's default.
+    /// Needs `link_mbit_per_s`.
     pub link_device: Option<String>,
-    /// The rate of `link_device`, in Mbit/s.
+    /// The rate of `link_device`, in Mbit/s. Without this key, nothing is limited.
     pub link_mbit_per_s: Option<f64>,
     /// The disk of `static.io_max_read_mb_per_s`, `static.io_max_write_mb_per_s` and
     /// `static.io_cost`, such as `vda`: its name in `/sys/block`. No partition.
     pub io_device: Option<String>,
     /// Only for `heracles`: the peak bandwidth of the machine's memory, in GB/s. `heracles` uses it
-    /// if resctrl counts the memory traffic. Without this key, `heracles` decides by latency alone.
+    /// if resctrl counts the memory traffic. Without this key, `heracles` does not look at the
+    /// memory traffic.
     pub dram_peak_gb_per_s: Option<f64>,
 }
 
@@ -109,7 +112,7 @@ impl PolicyConfig {
             }
         }
         if fixed.epp.is_some() && fixed.cores.is_none() {
-            let why = "a core has the preference, not a group: give best-effort work cores";
+            let why = "EPP is a setting of cores: set policy.static.cores, too";
             return Err(("epp", why.to_owned()));
         }
         let of_device = [
@@ -272,7 +275,7 @@ mod tests {
             ),
             (
                 fixed("epp = \"power\""),
-                "i.toml:7: policy.static.epp: a core has the preference",
+                "i.toml:7: policy.static.epp: EPP is a setting of cores",
             ),
             (
                 fixed("epp = \"fast\", cores = 1"),

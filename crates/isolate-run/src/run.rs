@@ -131,6 +131,7 @@ impl Session {
             let now = Instant::now();
             if now >= next_row {
                 next_row = now + ROW_EVERY;
+                self.tell_of_sources(now, watcher)?;
                 self.count_own();
                 let status = self.status();
                 status::write(&self.state_dir, &status);
@@ -148,6 +149,18 @@ impl Session {
             next = next.max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
+    }
+
+    fn tell_of_sources(
+        &mut self,
+        now: Instant,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), IsolateError> {
+        let services = self.services.iter_mut();
+        let news: Vec<String> = services
+            .filter_map(|service| service.source_news(now))
+            .collect();
+        news.iter().try_for_each(|text| self.note(watcher, text))
     }
 
     /// Counts the loop's own CPU time, and makes the steps longer where it is too much.
@@ -259,7 +272,10 @@ impl Session {
         error: &dyn std::fmt::Display,
         watcher: &mut dyn Watcher,
     ) -> Result<(), IsolateError> {
-        self.note(watcher, &format!("the old configuration stays: {error}"))
+        self.note(
+            watcher,
+            &format!("the old configuration stays in force: {error}"),
+        )
     }
 
     /// From only observing to acting, or back. The groups begin anew: what was started ends, and
@@ -272,7 +288,8 @@ impl Session {
     ) -> Result<(), IsolateError> {
         if !self.put_back()?.is_complete() {
             // The watchdog tries again when its pipe closes.
-            self.note(watcher, "not everything could be put back yet")?;
+            let text = "not everything could be restored: the watchdog tries again; run `slackline restore` to see what is left";
+            self.note(watcher, text)?;
         }
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();

@@ -211,7 +211,7 @@ impl IsolationController for Autothrottle {
     fn explain(&self) -> String {
         let of = |(name, steered): (&String, &Steered)| {
             format!(
-                "{name}: throttle target {:.0} %",
+                "the quota of {name} is chosen so that {:.0} % of its periods are throttled",
                 100.0 * steered.tower.target()
             )
         };

@@ -61,6 +61,11 @@ impl IsolationController for CpuSuppress {
     fn needs_latency(&self) -> bool {
         false
     }
+
+    fn explain(&self) -> String {
+        let quota = self.quota_cores.unwrap_or_default();
+        format!("best-effort work may use {quota:.2} cores together")
+    }
 }
 
 #[cfg(test)]

@@ -223,6 +223,13 @@ impl IsolationController for Fixed {
     fn needs_latency(&self) -> bool {
         false
     }
+
+    fn explain(&self) -> String {
+        match self.settings == FixedSettings::default() {
+            true => "nothing is changed".to_owned(),
+            false => "the settings of policy.static are written once".to_owned(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -262,7 +269,7 @@ mod tests {
             "group batch: weight 1",
             "group batch: cpu.idle",
             "group batch: quota 1.50 cores",
-            "group batch: 1 cores",
+            "group batch: 1 core",
             "group batch: memory.high 512 MiB",
             "group batch: reads 20.0 MB/s",
             "group batch: writes 0.5 MB/s",

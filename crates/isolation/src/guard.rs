@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use crate::controller::{IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::fixed::Fixed;
-use crate::observation::MachineObservation;
+use crate::numbers::number;
+use crate::observation::{MachineObservation, ServiceSeen};
 use crate::policy::PolicySettings;
 
 /// Between two steps less time passes, save when the machine stood still or the process was
@@ -22,6 +23,7 @@ pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
         off: BTreeMap::new(),
         outbox: Outbox::default(),
         holding: None,
+        shortage: String::new(),
         last_s: None,
     })
 }
@@ -35,26 +37,43 @@ struct Guard {
     outbox: Outbox,
     /// Why everything is off, if it is.
     holding: Option<Reason>,
+    /// What a service lacks, while that is why everything is off, or that it is gone.
+    shortage: String,
     last_s: Option<f64>,
+}
+
+/// What is missing to judge a service's tail, in words; `None` where nothing is.
+fn shortage(service: &ServiceSeen) -> Option<String> {
+    let name = &service.name;
+    let Some(tail) = service.window else {
+        return Some(format!("the latency of service {name} is not known"));
+    };
+    // A few requests have no tail. Nobody asked: there is nothing to harm.
+    let least = 1.0 / (1.0 - tail.quantile).max(1e-6);
+    let has_tail = tail.requests == 0 || number(tail.requests) >= least;
+    (!has_tail).then(|| {
+        let percentile = (1e5 * tail.quantile).round() / 1e3;
+        format!(
+            "service {name} answered {} requests within {} s, and p{percentile} needs {least:.0}: set a longer window_s, or a \
+             lower percentile",
+            tail.requests, service.window_s
+        )
+    })
 }
 
 impl Guard {
     /// Why best-effort work has to be off, whatever the policy thinks.
-    fn why_off(&self, seen: &MachineObservation) -> Option<Reason> {
+    fn why_off(&mut self, seen: &MachineObservation) -> Option<Reason> {
         if !self.inner.needs_latency() {
             return None;
         }
-        if seen.services.iter().any(|service| !service.is_running) {
+        let mut services = seen.services.iter();
+        if let Some(gone) = services.find(|service| !service.is_running) {
+            self.shortage = format!("service {} does not run", gone.name);
             return Some(Reason::ServiceGone);
         }
-        let has_data = |service: &crate::ServiceSeen| {
-            service.window.is_some_and(|tail| {
-                // Nobody asked: there is nothing to harm. A few requests have no tail.
-                let least = 1.0 / (1.0 - tail.quantile).max(1e-6);
-                tail.requests == 0 || crate::numbers::number(tail.requests) >= least
-            })
-        };
-        (!seen.services.iter().all(has_data)).then_some(Reason::NoData)
+        self.shortage = seen.services.iter().find_map(shortage)?;
+        Some(Reason::NoData)
     }
 
     /// What the policy decides, where the rules let it.
@@ -134,14 +153,12 @@ impl IsolationController for Guard {
 
     fn explain(&self) -> String {
         match self.holding {
-            Some(Reason::NoData) => {
-                "no data of a service's latency: best-effort work is off".to_owned()
-            }
-            Some(Reason::ServiceGone) => {
-                "a service does not run: best-effort work is off".to_owned()
+            Some(Reason::NoData | Reason::ServiceGone) => {
+                format!("best-effort work is off: {}", self.shortage)
             }
             Some(Reason::ClockJump) => {
-                "the machine stood still: what was measured before does not count".to_owned()
+                "best-effort work is off: the machine stood still, and earlier measurements do not count"
+                    .to_owned()
             }
             _ => self.inner.explain(),
         }
@@ -151,7 +168,7 @@ impl IsolationController for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::{GroupSeen, ServiceSeen};
+    use crate::observation::GroupSeen;
     use crate::policy::Policy;
     use crate::tail::Tail;
 
@@ -191,8 +208,13 @@ mod tests {
             ["group batch: off (no_data)"]
         );
         assert_eq!(said(&guard.step(&seen(None), 2.0)), [""; 0]);
+        let why = "best-effort work is off: the latency of service web is not known";
+        assert_eq!(guard.explain(), why);
         // Twenty requests have no p99.
         assert_eq!(said(&guard.step(&seen(Some(20)), 3.0)), [""; 0]);
+        let why = "best-effort work is off: service web answered 20 requests within 15 s, and p99 needs 100: set a \
+                   longer window_s, or a lower percentile";
+        assert_eq!(guard.explain(), why);
         let back = said(&guard.step(&seen(Some(1000)), 4.0));
         assert!(
             back.iter().any(|line| line.starts_with("group batch: on")),
@@ -204,7 +226,8 @@ mod tests {
             said(&guard.step(&gone, 5.0)),
             ["group batch: off (service_gone)"]
         );
-        assert!(guard.explain().contains("does not run"));
+        let why = "best-effort work is off: service web does not run";
+        assert_eq!(guard.explain(), why);
     }
 
     #[test]

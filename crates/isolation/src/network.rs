@@ -1,6 +1,6 @@
 //! The network loop of Heracles (Lo et al., ISCA 2015, section 4.3), which does not need the
-//! latency: what best-effort work may send is what the services leave of the link, without a
-//! reserve for their bursts.
+//! latency: what best-effort work may send is what the services leave of the link, less a reserve
+//! for their bursts.
 
 use crate::numbers::number;
 use crate::observation::MachineObservation;

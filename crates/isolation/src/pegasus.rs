@@ -91,7 +91,10 @@ impl IsolationController for Pegasus {
     }
 
     fn explain(&self) -> String {
-        format!("power cap at {:.0} %", 100.0 * self.power)
+        format!(
+            "the power limit is at {:.0} % of the highest",
+            100.0 * self.power
+        )
     }
 }
 

@@ -162,9 +162,15 @@ impl Reclaim {
     }
 
     pub(crate) fn explain(&self) -> String {
+        if self.services.is_empty() {
+            return "no best-effort group runs".to_owned();
+        }
         let of = |(name, reserved): (&String, &Reserved)| match reserved.quota_cores {
-            Some(quota) => format!("{name}: {quota:.2} cores ({})", reserved.why.name()),
-            None => format!("{name}: not limited yet"),
+            Some(quota) => format!(
+                "the quota of {name} is {quota:.2} cores ({})",
+                reserved.why.name()
+            ),
+            None => format!("the quota of {name} is not lowered yet"),
         };
         self.services.iter().map(of).collect::<Vec<_>>().join("; ")
     }

@@ -65,6 +65,9 @@ const EGRESS_FALL: f64 = 0.006;
 /// objective's windows, and each further time twice as long, up to the longest wait.
 const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
 const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
+/// Programs that are neither a service nor best-effort work are named as a possible cause from
+/// here on.
+const OTHERS_CORES: f64 = 0.2;
 
 #[derive(Debug, Default)]
 pub(crate) struct Slackline {
@@ -83,6 +86,10 @@ pub(crate) struct Slackline {
     overload_wait_s: f64,
     retry_s: f64,
     is_overloaded: bool,
+    /// Seconds until best-effort work is tried again, and the cores that other programs use, while
+    /// it waits beside an overloaded service.
+    wait_s: f64,
+    others_cores: f64,
     why: Reason,
     egress: Option<Egress>,
     reclaim: Reclaim,
@@ -264,6 +271,18 @@ impl Slackline {
         self.alarm.learn(worst, quiet_s);
     }
 
+    /// Why best-effort work waits although none of it runs.
+    fn overloaded(&self) -> String {
+        let others = match self.others_cores {
+            cores if cores >= OTHERS_CORES => format!("; other programs use {cores:.2} cores"),
+            _ => String::new(),
+        };
+        format!(
+            "a service violated its objective while best-effort work was off: best-effort work waits {:.0} s{others}",
+            self.wait_s
+        )
+    }
+
     fn decide(&mut self, seen: &MachineObservation, now_s: f64) {
         let age_s = now_s - self.changed_s.unwrap_or(now_s);
         self.collect(seen, age_s);
@@ -354,6 +373,9 @@ impl IsolationController for Slackline {
         self.changed_s.get_or_insert(now_s);
         self.share_link(seen, now_s);
         self.decide(seen, now_s);
+        self.wait_s = (self.retry_s - now_s).max(0.0);
+        let known = seen.service_cores() + seen.group_cores();
+        self.others_cores = (seen.machine.busy_cores - known).max(0.0);
         let groups = number(seen.running_groups().count().max(1) as u64);
         let is_open = self.budget >= seen.machine.cores;
         let quota = (!is_open).then(|| (self.budget / groups).max(0.01));
@@ -385,17 +407,15 @@ impl IsolationController for Slackline {
     fn explain(&self) -> String {
         let remembered = match self.harm.len(self.changed_s.unwrap_or(0.0)) {
             0 => String::new(),
-            1 => "; 1 level that did harm is not tried now".to_owned(),
-            count => format!("; {count} levels that did harm are not tried now"),
+            1 => "; 1 budget that was too large is not tried again yet".to_owned(),
+            count => format!("; {count} budgets that were too large are not tried again yet"),
         };
         let now = match self.budget {
             _ if self.mix.is_empty() => return self.reclaim.explain(),
-            _ if self.is_overloaded => {
-                "the service violates its objective alone: best-effort work is off".to_owned()
-            }
+            _ if self.is_overloaded => self.overloaded(),
             budget if budget <= 0.0 => format!("best-effort work is off ({})", self.why.name()),
             budget => format!(
-                "best-effort work has {budget:.2} cores together ({})",
+                "best-effort work may use {budget:.2} cores together ({})",
                 self.why.name()
             ),
         };

@@ -58,7 +58,7 @@ pub struct Report {
     /// It was paused, to be resumed.
     #[serde(skip)]
     pub paused: bool,
-    /// `true`: the report was imported. Its first evaluations were measured on another server.
+    /// `true`: the report was imported. Its first evaluations come from the imported file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
     /// `true`: the report was imported, and its result has been verified on this host since then.
@@ -117,7 +117,8 @@ pub struct EvaluationRecord {
     /// The worker that measured both sides. Missing if this host measured them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The last lines that the service printed, only if nothing was measured.
+    /// The last lines that the service printed. A report has them only for an evaluation that
+    /// measured nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// A note that a person has written about the evaluation.

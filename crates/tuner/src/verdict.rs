@@ -39,7 +39,8 @@ pub struct ConstraintResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuardVerdict {
-    /// Shown to be worse than on the control, by at least the smallest effect of interest.
+    /// Shown to be worse than on the control. For all guards except errors: by at least
+    /// `verification.smallest_effect`. For memory: also by at least 1 MiB.
     Worse,
     /// Not shown to be worse.
     NotWorse,

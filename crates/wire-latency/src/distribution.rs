@@ -66,8 +66,9 @@ impl Distribution {
         }
     }
 
-    /// Joins what came later. What cannot be joined (other buckets, another figure) is replaced by
-    /// it.
+    /// Joins what came later. Figures of one quantile become their mean by requests: the quantile
+    /// of all these requests is not known, and lies between the lowest and the highest figure. What
+    /// cannot be joined (other buckets, another quantile) is replaced by what came later.
     pub fn merge(&mut self, later: &Self) {
         match (&mut *self, later) {
             (_, Self::Empty) => {}
@@ -76,6 +77,23 @@ impl Distribution {
                 for (mine, later) in mine.counts.iter_mut().zip(&later.counts) {
                     *mine += later;
                 }
+            }
+            (
+                Self::Figure {
+                    quantile,
+                    value_us,
+                    requests,
+                },
+                Self::Figure {
+                    quantile: later_quantile,
+                    value_us: later_us,
+                    requests: later_requests,
+                },
+            ) if (*quantile - later_quantile).abs() < 1e-9 => {
+                let sum = requests.saturating_add(*later_requests);
+                let part = *later_requests as f64 / sum.max(1) as f64;
+                *value_us += part * (later_us - *value_us);
+                *requests = sum;
             }
             _ => *self = later.clone(),
         }
@@ -369,17 +387,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_joined_is_replaced_by_the_later() {
-        let figure = |value_us| Distribution::Figure {
-            quantile: 0.99,
+    fn figures_are_joined_by_their_requests_and_other_quantiles_replace() {
+        let figure = |quantile, value_us, requests| Distribution::Figure {
+            quantile,
             value_us,
-            requests: 7,
+            requests,
         };
-        let mut merged = figure(1.0);
-        merged.merge(&figure(2.0));
-        assert_eq!(merged.quantile_us(0.99), Some(2.0));
-        assert_eq!((merged.quantile_us(0.5), merged.requests()), (None, 7));
+        let mut merged = figure(0.99, 1.0, 300);
+        merged.merge(&figure(0.99, 2.0, 100));
+        assert_eq!(merged.quantile_us(0.99), Some(1.25));
+        assert_eq!((merged.quantile_us(0.5), merged.requests()), (None, 400));
         merged.merge(&Distribution::Empty);
-        assert_eq!(merged.requests(), 7);
+        merged.merge(&figure(0.99, 9.0, 0));
+        assert_eq!(
+            (merged.quantile_us(0.99), merged.requests()),
+            (Some(1.25), 400)
+        );
+        merged.merge(&figure(0.5, 3.0, 7));
+        assert_eq!((merged.quantile_us(0.5), merged.requests()), (Some(3.0), 7));
     }
 }

@@ -10,7 +10,7 @@ pub enum Error {
     #[error("no thread can be started: {0}")]
     Thread(#[source] std::io::Error),
     /// No socket can be opened for timers.
-    #[error("{of}: {source}")]
+    #[error("timers cannot be received at {of}: {source}")]
     Listen {
         /// The address or path.
         of: String,

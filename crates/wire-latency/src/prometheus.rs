@@ -68,7 +68,7 @@ impl Prometheus {
             };
         };
         let query = self.spec.requests.as_ref().ok_or(
-            "the query yields one number: add `requests`, a query of how many requests it stands on, or ask for \
+            "the query yields one number: add `requests`, a query for the number of requests behind it, or ask for \
              buckets by le",
         )?;
         let requests = self.ask(query)?;

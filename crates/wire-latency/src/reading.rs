@@ -44,7 +44,7 @@ pub enum NoData {
         oldest_s: f64,
     },
     /// The newest data is too old.
-    #[error("the newest data is {age_s:.1} s old, {limit_s:.1} s are allowed{}", because(.why))]
+    #[error("the newest data is {age_s:.1} s old, and at most {limit_s:.1} s are allowed{}", because(.why))]
     Stale {
         /// Age of the newest data, in seconds.
         age_s: f64,

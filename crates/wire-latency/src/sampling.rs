@@ -13,6 +13,9 @@ const SHARE_MIN: f64 = 0.001;
 /// How far a share is moved at once, so that one busy second does not make the source blind.
 const STEP_DOWN: f64 = 0.2;
 const STEP_UP: f64 = 1.5;
+/// After a period without a packet a share may grow by this much: whatever comes next, one busy
+/// period is the worst that follows.
+const STEP_UP_IDLE: f64 = 1.0 / STEP_DOWN;
 /// Within this part of the budget nothing is changed.
 const COMFORT: f64 = 0.6;
 /// Where so few connections are left to sample from, time is sampled instead.
@@ -71,6 +74,14 @@ pub(crate) struct Share {
     pub(crate) time: f64,
 }
 
+/// What was seen in a period.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) packets: u64,
+    /// The most connections at once.
+    pub(crate) connections: u64,
+}
+
 impl Share {
     pub(crate) const EVERYTHING: Self = Self {
         connections: Threshold::EVERYTHING,
@@ -82,9 +93,13 @@ impl Share {
     }
 
     /// The share that keeps the budget, after a while in which `used_cores` were used at this share
-    /// and `connections` were seen.
-    pub(crate) fn next(self, used_cores: f64, budget_cores: f64, connections: u64) -> Self {
-        let ratio = budget_cores / used_cores.max(1e-6);
+    /// for what was seen. CPU time of a period without a packet was not used for packets: a smaller
+    /// share would not save it.
+    pub(crate) fn next(self, used_cores: f64, budget_cores: f64, seen: Traffic) -> Self {
+        let (ratio, step_up) = match seen.packets {
+            0 => (STEP_UP_IDLE, STEP_UP_IDLE),
+            _ => (budget_cores / used_cores.max(1e-6), STEP_UP),
+        };
         let is_whole = self.of_all() >= 1.0;
         // Below the comfortable part of the budget it may grow; between that and the budget it
         // stays.
@@ -92,9 +107,9 @@ impl Share {
         if is_fine {
             return self;
         }
-        let aim = self.of_all() * (ratio * (1.0 + COMFORT) / 2.0).clamp(STEP_DOWN, STEP_UP);
+        let aim = self.of_all() * (ratio * (1.0 + COMFORT) / 2.0).clamp(STEP_DOWN, step_up);
         let aim = aim.clamp(SHARE_MIN, 1.0);
-        let all_connections = connections as f64 / self.connections.share();
+        let all_connections = seen.connections as f64 / self.connections.share();
         let of_connections = aim.max((CONNECTIONS_MIN / all_connections.max(1.0)).min(1.0));
         let connections = Threshold::of_share(of_connections);
         let time = aim / connections.share();
@@ -123,6 +138,14 @@ mod tests {
         }
     }
 
+    /// So many connections, each with a packet.
+    fn of(connections: u64) -> Traffic {
+        Traffic {
+            packets: connections,
+            connections,
+        }
+    }
+
     /// A service whose packets cost so much at the whole share.
     fn settled(whole_cores: f64, all_connections: f64) -> Share {
         let mut share = Share::EVERYTHING;
@@ -134,7 +157,7 @@ mod tests {
                 reason = "small"
             )]
             let seen = seen.round() as u64;
-            share = share.next(whole_cores * share.of_all(), 0.01, seen);
+            share = share.next(whole_cores * share.of_all(), 0.01, of(seen));
         }
         share
     }
@@ -161,7 +184,24 @@ mod tests {
     fn a_load_that_goes_lets_the_share_grow_again() {
         let mut share = settled(0.1, 1000.0);
         for _ in 0..20 {
-            share = share.next(0.001 * share.of_all(), 0.01, 100);
+            share = share.next(0.001 * share.of_all(), 0.01, of(100));
+        }
+        assert_eq!(share.of_all(), 1.0);
+    }
+
+    #[test]
+    fn what_an_idle_service_costs_does_not_lower_the_share() {
+        // The thread itself used twice the budget, and there was no packet.
+        let mut share = Share::EVERYTHING;
+        for _ in 0..10 {
+            share = share.next(0.02, 0.01, of(0));
+        }
+        assert_eq!(share, Share::EVERYTHING);
+        // After a heavy load, everything is looked at again within seconds.
+        let mut share = settled(10.0, 1000.0);
+        assert!(share.of_all() < 0.002, "{share:?}");
+        for _ in 0..5 {
+            share = share.next(0.02, 0.01, of(0));
         }
         assert_eq!(share.of_all(), 1.0);
     }

@@ -42,7 +42,8 @@ pub enum SourceSpec {
     /// Ask a Prometheus server.
     Prometheus(PrometheusSpec),
     /// Run a command, given with its arguments. The command prints two numbers for the time since
-    /// it last ran: the latency in milliseconds, and the number of requests.
+    /// it last ran: the latency at the objective's percentile in milliseconds, and the number of
+    /// requests.
     Command(Vec<String>),
     /// Receive timers that the service sends to a datagram socket, in the format of statsd
     /// (`name:12.5|ms`).
@@ -202,14 +203,14 @@ pub struct PrometheusSpec {
     /// Base URL of the server.
     pub url: String,
     /// An instant query. Its result is either buckets by `le` (`sum by (le)
-    /// (increase(http_seconds_bucket[30s]))`) or one number. One number needs the key `requests`,
-    /// too.
+    /// (increase(http_seconds_bucket[30s]))`) or one number: the latency at the objective's
+    /// percentile. One number needs the key `requests`, too.
     pub query: String,
     /// An instant query for the number of requests behind the one number of `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
     /// The time that the query covers, in seconds. By default the range in the query (`[30s]`).
-    /// Required if the query has several ranges.
+    /// Required if the query has no range, or different ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
     /// Unit of the number, or of the buckets' bounds.

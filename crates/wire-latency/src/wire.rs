@@ -9,7 +9,7 @@ use crate::distribution::Distribution;
 use crate::namespace::{is_listened, open_ring};
 use crate::reading::{NoData, Slice};
 use crate::ring::{BLOCKS, Ring};
-use crate::sampling::Share;
+use crate::sampling::{Share, Traffic};
 use crate::segment::parse;
 use crate::source::{LatencySource, Surroundings, WireSpec};
 use crate::tracker::Tracker;
@@ -23,6 +23,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const QUIET_BLOCKS: u32 = BLOCKS / 2;
 /// A sleep is not longer: a load that begins meanwhile has to fit into the ring.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// How often an idle service's port is looked for: for the table of sockets the kernel goes through
+/// all of its hash buckets, which takes it several milliseconds.
+const LISTENER_EVERY: Duration = Duration::from_secs(10);
 
 /// A service's packets.
 #[derive(Debug)]
@@ -42,8 +45,9 @@ pub(crate) struct Wire {
     /// The most connections within a poll of this period.
     connections: u64,
     packets_in_period: u64,
-    /// Whether somebody listened when the last period without a packet ended.
+    /// Whether somebody listened when this was last looked at.
     listener: Result<(), NoData>,
+    listener_checked: Option<Instant>,
     /// CPU time of this thread at the last poll.
     polled_cpu: Option<Duration>,
     /// Blocks of the ring that the last poll has read.
@@ -71,6 +75,7 @@ impl Wire {
             connections: 0,
             packets_in_period: 0,
             listener: Ok(()),
+            listener_checked: None,
             polled_cpu: None,
             polled_blocks: 0,
             budget_cores: given.unwrap_or(surroundings.cpu_budget_cores),
@@ -135,9 +140,11 @@ impl Wire {
         let length_s = now.duration_since(self.period_began).as_secs_f64();
         if let Some(before) = self.period_cpu {
             let used_cores = cpu.saturating_sub(before).as_secs_f64() / length_s.max(1e-3);
-            let next = self
-                .share
-                .next(used_cores, self.budget_cores, self.connections);
+            let seen = Traffic {
+                packets: self.packets_in_period,
+                connections: self.connections,
+            };
+            let next = self.share.next(used_cores, self.budget_cores, seen);
             let is_same = next.connections == self.share.connections && self.is_open;
             if !self.is_open {
                 self.opened_ns = realtime_ns();
@@ -151,12 +158,12 @@ impl Wire {
             self.share = next;
         }
         self.is_open = true;
-        (self.period_began, self.period_cpu, self.connections) = (now, Some(cpu), 0);
-        let packets = std::mem::take(&mut self.packets_in_period);
-        self.listener = match packets {
-            0 => self.check_listener(),
-            _ => Ok(()),
-        };
+        match std::mem::take(&mut self.packets_in_period) {
+            0 => self.check_listener(now),
+            _ => (self.listener, self.listener_checked) = (Ok(()), None),
+        }
+        // What the look at the listener costs says nothing of packets.
+        (self.period_began, self.period_cpu, self.connections) = (now, Some(thread_cpu()), 0);
         Ok(())
     }
 
@@ -168,7 +175,15 @@ impl Wire {
             })
     }
 
-    fn check_listener(&self) -> Result<(), NoData> {
+    fn check_listener(&mut self, now: Instant) {
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= LISTENER_EVERY;
+        if self.listener_checked.is_none_or(is_due) {
+            self.listener_checked = Some(now);
+            self.listener = self.find_listener();
+        }
+    }
+
+    fn find_listener(&self) -> Result<(), NoData> {
         let port = self.spec.port;
         match is_listened(self.spec.pid, port) {
             Ok(true) => Ok(()),

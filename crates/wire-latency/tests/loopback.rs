@@ -176,6 +176,35 @@ fn beside_few_packets_a_poll_wakes_once() {
 }
 
 #[test]
+fn a_load_that_begins_after_a_pause_is_seen_whole() {
+    let (address, _) = server("127.0.0.1:0").unwrap();
+    if monitor(address.port()).is_none() {
+        return;
+    }
+    let spec = SourceSpec::Wire(WireSpec {
+        // Less than a look at the kernel's table of sockets costs in a second.
+        cpu_budget_cores: Some(0.001),
+        ..WireSpec::of_port(address.port())
+    });
+    let mut source = wire_latency::open(&spec, &Surroundings::default()).unwrap();
+    for _ in 0..5 {
+        let slice = source
+            .poll(Instant::now() + Duration::from_secs(1))
+            .unwrap();
+        assert!((slice.sampled_share - 1.0).abs() < 1e-9, "{slice:?}");
+    }
+    let asked = ask(address, 20).requests();
+    let mut seen = 0;
+    for _ in 0..20 {
+        let slice = source
+            .poll(Instant::now() + Duration::from_millis(100))
+            .unwrap();
+        seen += slice.distribution.requests();
+    }
+    assert_eq!(seen, asked);
+}
+
+#[test]
 fn a_port_without_a_listener_is_said() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()

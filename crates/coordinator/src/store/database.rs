@@ -491,7 +491,7 @@ fn sqlite_error(path: &Path, error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
             Error::Corrupt(format!(
-                "{message}: move the file away (what sqlite3's .recover finds in it can be imported) and start again"
+                "{message}: move the file away and start again. `sqlite3 OLD .recover | sqlite3 NEW` may save what is in it"
             ))
         }
         _ => Error::Unavailable(message),

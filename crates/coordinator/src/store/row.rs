@@ -269,7 +269,8 @@ pub struct ExperimentSummary {
     pub message: Option<String>,
     /// When the experiment was created, in milliseconds since 1970.
     pub created_ms: i64,
-    /// Evaluations that ended. Lost evaluations do not count.
+    /// Evaluations that ended and count against the budget. Lost evaluations do not count, nor
+    /// evaluations that failed on one worker while another worker could measure.
     pub evaluations: usize,
     /// The largest number of evaluations.
     pub budget: usize,

@@ -135,7 +135,8 @@ pub(super) fn prepare(database: &mut Database) -> Result<(), Error> {
                     false => "a Slackline that was never released",
                 };
                 return Err(Error::Conflict(format!(
-                    "the store is of version {found}, made by {made_by}; this one knows version {VERSION}"
+                    "the store has version {found}, made by {made_by}, and this Slackline knows only version {VERSION}: \
+                     start the Slackline that made the store, or use another store"
                 )));
             }
         }

@@ -42,8 +42,7 @@ pub(crate) struct Points {
     score: Vec<Option<f64>>,
     /// The standard error of each score.
     score_se: Vec<Option<f64>>,
-    /// When each evaluation began, in milliseconds since 1970. `null` if it was measured on another
-    /// server.
+    /// When each evaluation began, in milliseconds since 1970. `null` if it was imported.
     began_ms: Vec<Option<i64>>,
     /// How long each evaluation took, in seconds.
     took_s: Vec<f64>,
@@ -151,7 +150,7 @@ pub(crate) async fn model_pair(
     needed_of("x", &query.x, &parameters)?;
     needed_of("y", &query.y, &parameters)?;
     if query.x == query.y {
-        let why = "x and y must be two parameters";
+        let why = "x and y must be two different parameters";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
     }
     blocking(move || {

@@ -150,7 +150,7 @@ fn evaluation_schema(generator: &mut SchemaGenerator, description: &str) -> Sche
         properties.insert("outcome".into(), outcome);
         let mut started = started.to_value();
         started["description"] = json!(
-            "When the evaluation began, in milliseconds since 1970. `null` if it was measured on another server."
+            "When the evaluation began, in milliseconds since 1970. `null` if it was imported."
         );
         properties.insert("started_ms".into(), started);
     }

@@ -7,8 +7,7 @@ use crate::knob::Knob;
 use crate::roots::Roots;
 
 /// Why a group has no limit for a device.
-const NO_THROTTLING: &str =
-    "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group is not given it";
+const NO_THROTTLING: &str = "the kernel has no CONFIG_BLK_DEV_THROTTLING, or the group above does not pass the I/O controller on";
 
 /// Which way data go, as seen by the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

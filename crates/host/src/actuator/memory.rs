@@ -166,7 +166,7 @@ impl Actuator for MemoryLow {
         match version(roots).map_err(|error| error.to_string())? {
             CgroupVersion::V1 => Err("cgroup v1 has no memory.low".to_owned()),
             CgroupVersion::V2 => {
-                let why = "the group is not given the memory controller";
+                let why = "the group above does not pass the memory controller on";
                 probed(roots, &Self::knob(&self.group), "v2", why)
             }
         }

@@ -44,7 +44,7 @@ pub(crate) fn probe(roots: &Roots, device: &str, group: &str) -> Result<String, 
     }
     if number_of(roots, group).is_none() {
         return Err(format!(
-            "group {group} is not in a hierarchy of cgroup v2, by which packets are told apart"
+            "group {group} is not in the hierarchy of cgroup v2, in which the kernel assigns packets to groups"
         ));
     }
     let link = Link::open(device).map_err(|error| format!("device {device}: {error}"))?;
@@ -52,7 +52,7 @@ pub(crate) fn probe(roots: &Roots, device: &str, group: &str) -> Result<String, 
         Ok(Tc::Ours) => Ok("HTB, in use".to_owned()),
         Ok(Tc::Default) => Ok("HTB".to_owned()),
         Ok(Tc::Other(kind)) => Err(format!(
-            "somebody has chosen the queue discipline {kind} for {device}: it is left alone"
+            "somebody has chosen the queue discipline {kind} for {device}: Slackline does not change it"
         )),
         Err(error) => Err(format!("device {device}: {error}")),
     }

@@ -74,10 +74,14 @@ pub(super) fn steering(
 ) -> Result<(Journal, Watchdog), IsolateError> {
     let mut journal = Journal::open(state_dir)?;
     if !journal.is_empty() {
-        let report = journal.restore(roots, false)?;
-        let count = report.items.len();
-        let text = format!("{count} things that a killed run left were put back");
-        watcher.say(&at(since_start, &text));
+        let is_complete = journal.restore(roots, false)?.is_complete();
+        let text = match is_complete {
+            true => "an earlier run was killed: what it left is restored",
+            false => {
+                "an earlier run was killed, and not everything that it left could be restored: run `slackline restore` after this run"
+            }
+        };
+        watcher.say(&at(since_start, text));
     }
     let watchdog = Watchdog::start(state_dir)?;
     Ok((journal, watchdog))
@@ -164,12 +168,11 @@ impl Session {
                     continue;
                 };
                 if is_same_or_above(own, theirs) || is_same_or_above(theirs, own) {
-                    return Err(IsolateError::NotThere {
-                        subject: format!("best-effort group {}", group.work.config.name),
-                        why: format!(
-                            "its control group {own} and that of service {}, {theirs}, hold each other: put them apart",
-                            service.service.name
-                        ),
+                    return Err(IsolateError::Overlap {
+                        group: group.work.config.name.clone(),
+                        own: own.to_owned(),
+                        service: service.service.name.clone(),
+                        theirs: theirs.to_owned(),
                     });
                 }
             }
@@ -384,7 +387,9 @@ impl Session {
             .or_default() += 1;
         let said = match &outcome {
             DecisionOutcome::Applied | DecisionOutcome::Observed => None,
-            DecisionOutcome::Vanished => Some(("vanished", "it has vanished".to_owned())),
+            DecisionOutcome::Vanished => {
+                Some(("vanished", "it does not exist any more".to_owned()))
+            }
             DecisionOutcome::Lacking(why) => Some(("lacking", why.clone())),
             DecisionOutcome::Refused(why) => Some(("refused", why.clone())),
             DecisionOutcome::Yielded(why) => Some(("yielded", why.clone())),
@@ -394,7 +399,7 @@ impl Session {
         if let Some((kind, why)) = said {
             let count = self.troubles.entry(kind.to_owned()).or_default();
             *count += 1;
-            line = format!("{line}: {kind}: {why}");
+            line = format!("{line}: not carried out ({kind}): {why}");
             // The record has them all; the log the first of each kind.
             if *count == 1 {
                 watcher.say(&line);

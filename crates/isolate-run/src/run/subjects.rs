@@ -1,8 +1,10 @@
 //! Services and best-effort groups, and what is known of them.
 
-use std::time::Duration;
+use std::mem::{self, Discriminant};
+use std::time::{Duration, Instant};
 
 use host::Roots;
+use wire_latency::NoData;
 
 use crate::best_effort::Work;
 use crate::config::{IsolationConfig, LatencyObjective, Service};
@@ -11,6 +13,16 @@ use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
 use crate::status::ServiceStatus;
 use crate::subject::{Place, place_of};
+
+/// A source that gives no data for so long is reported.
+const TROUBLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Why a source gives no data, and since when.
+struct SourceTrouble {
+    kind: Discriminant<NoData>,
+    since: Instant,
+    is_said: bool,
+}
 
 /// A service and what is known of it.
 pub(super) struct Watched {
@@ -23,8 +35,42 @@ pub(super) struct Watched {
     pub(super) counters: Counters,
     pub(super) rates: Rates,
     pub(super) seen: Option<Seen>,
+    trouble: Option<SourceTrouble>,
     /// The settings in force by actuator, in words.
     pub(super) settings: std::collections::BTreeMap<String, String>,
+}
+
+impl Watched {
+    /// What the user is told of the source now: why there has been no data for a while, or that
+    /// there is data again.
+    pub(super) fn source_news(&mut self, now: Instant) -> Option<String> {
+        let name = &self.service.name;
+        let window = self.seen.as_ref().map(|seen| &seen.window)?;
+        match (window, &mut self.trouble) {
+            (Err(NoData::Starting), _) => None,
+            (Ok(_), trouble) => {
+                let was_said = trouble.take().is_some_and(|trouble| trouble.is_said);
+                was_said.then(|| format!("service {name}: its latency is known again"))
+            }
+            (Err(no_data), Some(trouble)) if trouble.kind == mem::discriminant(no_data) => {
+                let is_due = now.saturating_duration_since(trouble.since) >= TROUBLE_AFTER;
+                if trouble.is_said || !is_due {
+                    return None;
+                }
+                trouble.is_said = true;
+                Some(format!("service {name}: no data of its latency: {no_data}"))
+            }
+            (Err(no_data), trouble) => {
+                // What was said before is another reason.
+                *trouble = Some(SourceTrouble {
+                    kind: mem::discriminant(no_data),
+                    since: now,
+                    is_said: false,
+                });
+                None
+            }
+        }
+    }
 }
 
 /// A best-effort group and what is known of it.
@@ -73,6 +119,7 @@ pub(super) fn open_services(
             counters: Counters::default(),
             rates: Rates::default(),
             seen: None,
+            trouble: None,
             settings: std::collections::BTreeMap::new(),
         });
     }

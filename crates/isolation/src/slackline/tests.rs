@@ -80,7 +80,19 @@ fn a_service_that_is_too_slow_alone_is_said_and_nothing_else_is_touched() {
         lines,
         ["group batch: cpu.idle (start)", "group batch: off (start)"]
     );
-    assert!(slackline.explain().contains("violates its objective alone"));
+    let explained = slackline.explain();
+    assert!(
+        explained.starts_with(
+            "a service violated its objective while best-effort work was off: best-effort work waits "
+        ),
+        "{explained}"
+    );
+    assert!(!explained.contains("other programs"), "{explained}");
+    let mut busy = seen(100, 0.0);
+    busy.machine.busy_cores = 3.5;
+    slackline.step(&busy, 20.0);
+    let explained = slackline.explain();
+    assert!(explained.contains("other programs use"), "{explained}");
     // When the service recovers, best-effort work waits a little.
     let lines = run(&mut slackline, &seen(0, 0.0), 20, 200);
     assert!(

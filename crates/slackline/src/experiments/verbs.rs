@@ -156,7 +156,8 @@ pub(super) enum Verb {
         /// The experiment's number.
         #[arg(value_parser = experiment_number)]
         id: i64,
-        /// Another specification with the same objective.
+        /// Another specification with the same objective. By default the specification of this
+        /// experiment.
         spec: Option<PathBuf>,
     },
     /// Print the whole report, or the evaluations as a table. Redirect Parquet to a file.

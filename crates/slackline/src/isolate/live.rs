@@ -80,10 +80,9 @@ fn watch(
         if let Some(status) = &status {
             seen.push(status);
         }
-        let shown = status.as_ref().map_or_else(
-            || "No slackline isolate runs with this state directory.".to_owned(),
-            text::live_status,
-        );
+        let shown = status
+            .as_ref()
+            .map_or_else(|| text::none_runs(state_dir), text::live_status);
         terminal.draw(|frame| draw(frame, &seen, &shown))?;
         if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
             return Ok(CommandOutcome::Positive);

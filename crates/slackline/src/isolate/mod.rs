@@ -19,8 +19,8 @@ use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show which actuators would be used for which groups on this host, and what the host lacks.
-    /// Changes nothing.
+    /// Show which settings of services, best-effort groups and the machine can be changed on this
+    /// host, and what the host lacks. Changes nothing.
     Check {
         /// The configuration (TOML, or JSON with the ending .json).
         config: PathBuf,
@@ -51,8 +51,8 @@ pub(crate) enum Command {
     /// Test each actuator of this host: make a small change in a control group made for the test,
     /// read it back, and undo it.
     Selftest {
-        /// Also change frequency, energy preference and power limit of the whole machine by one
-        /// step, and switch the cost model of its first disk.
+        /// Also test the settings of the whole machine: change frequency, energy preference and
+        /// power limit by one step, and switch the cost model of the first disk on or off.
         #[arg(long)]
         machine: bool,
         /// Print JSON.
@@ -108,7 +108,7 @@ fn status(state_dir: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
     } else if let Some(status) = &status {
         print(&text::status(status))?;
     } else {
-        message("No slackline isolate runs with this state directory.");
+        message(&text::none_runs(state_dir));
     }
     Ok(match status {
         Some(_) => CommandOutcome::Positive,

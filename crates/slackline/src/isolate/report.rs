@@ -72,7 +72,7 @@ fn group<'a>(row: &'a IsolationStatus, name: &str) -> Option<&'a GroupStatus> {
 
 pub(super) fn body(recorded: &RecordedRun) -> String {
     let Some(last) = recorded.rows.last() else {
-        return paragraphs(&["The record has no row: the run ended within a second.".to_owned()]);
+        return paragraphs(&["The recording is empty: the run ended at once.".to_owned()]);
     };
     let rows = &recorded.rows;
     let end_s = last.at_s;
@@ -103,7 +103,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         steps(&spans(rows, |row| Some(row.cores)), LineKind::Limit),
     ];
     html += &timeline(
-        "Cores in use, dashed all that there are",
+        "Cores in use; the dashed line is all cores of the machine",
         "cores",
         &lines,
         end_s,
@@ -132,10 +132,10 @@ fn head(recorded: &RecordedRun, end_s: f64) -> Vec<String> {
     let observed = observe.iter().filter(|span| span.value);
     let observed: Vec<String> = observed.map(Span::times).collect();
     if observe.iter().all(|span| span.value) {
-        head.push("isolate only observed: nothing was changed.".to_owned());
+        head.push("isolate only observed: it changed nothing.".to_owned());
     } else if !observed.is_empty() {
         head.push(format!(
-            "isolate only observed from {}: nothing was changed then.",
+            "isolate only observed from {}: it changed nothing then.",
             observed.join(", and from ")
         ));
     }
@@ -160,7 +160,7 @@ fn kept_in_words(rows: &[IsolationStatus], name: &str) -> String {
             "While isolate acted, {what} {acting}. While isolate only observed, in {observing}."
         ),
         (None, Some(observing)) => format!("While isolate only observed, {what} {observing}."),
-        (None, None) => "The tail over the window was never known.".to_owned(),
+        (None, None) => "The latency was never known.".to_owned(),
     }
 }
 
@@ -171,10 +171,10 @@ fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -
     });
     let last = rows.iter().rev().find_map(|row| service(row, name));
     let mut texts = vec![kept_in_words(rows, name)];
-    texts.extend(last.map(|last| format!("The latency is read from {}.", last.source)));
+    texts.extend(last.map(|last| format!("The latency was read from {}.", last.source)));
     let in_words = |span: &Span<(f64, f64)>| format!("p{} below {} ms", span.value.0, span.value.1);
     let objective = match objectives.as_slice() {
-        [only] => format!("dashed the objective: {}", in_words(only)),
+        [only] => format!("dashed the objective ({})", in_words(only)),
         several => {
             let several = several
                 .iter()
@@ -202,8 +202,8 @@ fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -
         steps(&limits, LineKind::Limit),
     ];
     let title = legend(&[
-        (&lines[0], "blue the tail of each second"),
-        (&lines[1], "red the tail over the window"),
+        (&lines[0], "blue over each second"),
+        (&lines[1], "red over the window"),
         (&lines[2], &objective),
     ]);
     html += &timeline(&format!("Latency: {title}"), "ms", &lines, end_s, marks);
@@ -218,8 +218,8 @@ fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -
         line(rows, LineKind::Over, |row| service(row, name)?.quota_cores),
     ];
     let title = match lines[1].has_values() {
-        true => "The service's CPU, and its quota in red; a gap: no quota",
-        false => "The service's CPU",
+        true => "Blue: the CPU that the service uses; red: its quota; a gap: no quota",
+        false => "The CPU that the service uses",
     };
     html += &timeline(title, "cores", &lines, end_s, &[]);
     html
@@ -249,8 +249,8 @@ fn decisions(recorded: &RecordedRun) -> String {
     let became = |outcome: &DecisionOutcome| match outcome {
         DecisionOutcome::Applied => "in force".to_owned(),
         DecisionOutcome::Observed => "only observed".to_owned(),
-        DecisionOutcome::Vanished => "it had vanished".to_owned(),
-        DecisionOutcome::Lacking(why) => format!("not here: {why}"),
+        DecisionOutcome::Vanished => "the group or service did not exist any more".to_owned(),
+        DecisionOutcome::Lacking(why) => format!("not available: {why}"),
         DecisionOutcome::Refused(why) => format!("refused: {why}"),
         DecisionOutcome::Yielded(why) => format!("left to somebody else: {why}"),
     };

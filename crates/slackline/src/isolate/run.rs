@@ -16,13 +16,14 @@ use crate::output::message;
 pub(crate) struct Arguments {
     /// The configuration (TOML, or JSON with the ending .json). Send SIGHUP to read it again.
     config: PathBuf,
-    /// Record the run in this directory, for `isolate report`.
+    /// Record the run in this directory, for `isolate report`. An earlier recording there is
+    /// replaced. The recording ends at 512 MiB, after about a week.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// End after this time, in seconds. By default the controller runs until a signal.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
-    /// Decide and record the decisions, but change nothing.
+    /// Decide, but change nothing. `isolate status` shows the decisions, and --out records them.
     #[arg(long)]
     observe: bool,
     /// Serve metrics for Prometheus at this address and port, at /metrics.
@@ -69,7 +70,9 @@ impl Watcher for Teller {
 pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     let duration = match arguments.duration_s {
         Some(seconds) if seconds > 0.0 && seconds < 1e9 => Some(Duration::from_secs_f64(seconds)),
-        Some(_) => anyhow::bail!("--duration-s must be above 0"),
+        Some(seconds) => {
+            anyhow::bail!("--duration-s {seconds}: must be above 0 and below 1000000000")
+        }
         None => None,
     };
     let listener = match arguments.metrics {

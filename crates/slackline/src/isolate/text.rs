@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use comfy_table::Table;
@@ -70,7 +71,8 @@ pub(super) fn selftest(rows: &[SelftestRow]) -> String {
     for row in rows {
         let verdict = match (row.has_failed(), &row.trouble) {
             (true, Some(why)) => format!("FAILED: {why}"),
-            (_, Some(why)) => format!("not here: {why}"),
+            (_, Some(why)) => format!("not available: {why}"),
+            _ if row.after.is_none() => "not tested: --machine tests it".to_owned(),
             _ => "ok".to_owned(),
         };
         let short =
@@ -115,13 +117,16 @@ fn words(settings: &BTreeMap<String, String>) -> String {
 }
 
 fn against_objective(service: &ServiceStatus) -> String {
-    format!(
-        "{}: p{} {} of {} ms",
-        service.name,
-        service.percentile,
-        latency(service),
-        service.objective_ms
-    )
+    let ServiceStatus {
+        name,
+        percentile,
+        objective_ms,
+        ..
+    } = service;
+    match service.latency_ms {
+        Some(latency) => format!("{name}: p{percentile} {latency:.2} ms of {objective_ms} ms"),
+        None => format!("{name}: {}", latency(service)),
+    }
 }
 
 /// Everything in one line.
@@ -132,6 +137,15 @@ pub(super) fn line(status: &IsolationStatus) -> String {
         .iter()
         .map(|group| format!("{}: {:.2} cores", group.name, group.cpu_cores));
     services.chain(groups).collect::<Vec<_>>().join("; ")
+}
+
+/// There is no controller to show.
+pub(super) fn none_runs(state_dir: &Path) -> String {
+    format!(
+        "No slackline isolate runs with the state directory {}. If one runs with another directory, name that directory with \
+         --state-dir.",
+        state_dir.display()
+    )
 }
 
 /// The first line of a run: what runs, how it ends, and where its metrics are.
@@ -270,13 +284,16 @@ fn standing(status: &IsolationStatus) -> String {
         let _ = writeln!(text, "\nSettings of the machine: {settings}");
     }
     for yielded in &status.yielded {
-        let _ = writeln!(text, "\nLeft to somebody else: {yielded}");
+        let _ = writeln!(text, "\nNo longer set: {yielded}");
+    }
+    if !status.yielded.is_empty() {
+        text.push_str("After a restart, isolate sets it again.\n");
     }
     text
 }
 
-/// What effective utilisation is (Lo et al., Heracles, ISCA 2015).
-pub(super) const UTILISATION: &str = "Effective utilisation is the service's load as a share of its peak load, plus the \
+/// What effective machine utilisation is (Lo et al., Heracles, ISCA 2015).
+pub(super) const UTILISATION: &str = "The effective machine utilisation is the service's load as a share of its peak load, plus the \
     batch work as a share of what it does alone. The peak load need not use all cores, so more than 100 % is possible.\n";
 
 pub(super) fn simulated(done: &Simulated) -> String {
@@ -284,15 +301,19 @@ pub(super) fn simulated(done: &Simulated) -> String {
         .decisions
         .iter()
         .map(|(reason, count)| format!("{reason} {count}"));
+    let reasons = match done.decisions.is_empty() {
+        true => "none".to_owned(),
+        false => reasons.collect::<Vec<_>>().join(", "),
+    };
     format!(
         "SIMULATED, nothing here was measured.\nPolicy {}: {:.2} % of the windows violate the objective of {:.2} ms; effective \
-         utilisation {:.1} %; mean power {:.0} W.\nDecisions: {}.\n",
+         machine utilisation {:.1} %; mean power {:.0} W.\nDecisions by reason: {}.\n",
         done.policy.name(),
         100.0 * done.violated_share,
         done.objective_ms,
         100.0 * done.utilisation,
         done.power_w,
-        reasons.collect::<Vec<_>>().join(", ")
+        reasons
     )
 }
 
@@ -308,7 +329,7 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
         ]);
     }
     format!(
-        "SIMULATED, nothing here was measured.\nThe highest effective utilisation within the objective:\n{}\n{UTILISATION}",
+        "SIMULATED, nothing here was measured.\nThe highest effective machine utilisation within the objective:\n{}\n{UTILISATION}",
         rendered(&rows)
     )
 }

@@ -154,12 +154,14 @@ fn write_experiment(path: &Path, experiment: &PoolExperiment) -> anyhow::Result<
     ));
     for (pool, parameter) in &experiment.unset_sizes {
         message(&format!(
-            "Its command does not say how many {pool} threads there are: put {{{parameter}}} where the service reads it."
+            "The command of the service does not set the number of {pool} threads: put {{{parameter}}} where the service reads this \
+             number."
         ));
     }
     if !experiment.is_port_in_command {
         message(
-            "Its command names no port of the URL: both sides would use the same one. Put {port} where it reads it.",
+            "The command of the service does not contain the port of the URL, so both sides would use one port. Put {port} where the \
+             service reads its port.",
         );
     }
     Ok(())
@@ -283,8 +285,8 @@ fn findings(advice: &Advice, question: &AdviceInput<'_>, is_all: bool) -> Vec<St
     }
     for (name, then, now) in resized(advice) {
         lines.push(format!(
-            "The price: 99 % of the jobs of {name} itself end within {} then, {} now; what waits for them, as requests do for a \
-             collector that stops all threads, is not in the model.",
+            "The price: 99 % of the jobs of {name} itself end within {} then, {} now. The model does not include what waits for \
+             these jobs, such as requests while a collector stops all threads.",
             time(then),
             time(now)
         ));

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Objective: limit for the 99th percentile of latency, in milliseconds.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: f64,
-    /// Objective: largest share of requests that may fail, from 0 to 1.
+    /// Objective: largest share of requests that may fail, at least 0 and below 1.
     #[arg(long, default_value_t = 0.001, value_name = "SHARE")]
     errors_max: f64,
     /// The first rate to try, in requests a second.

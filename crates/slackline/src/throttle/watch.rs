@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     watched: Watched,
     #[command(flatten)]
     of_port: OfPort,
-    /// How long to watch, in seconds. By default 10; with --live, until you press q.
+    /// How long to watch, in seconds. By default 10; with --live, until you press q, at most a day.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
     /// Show the measurements in the terminal while they run. Keys: r starts the counts from zero, q

@@ -482,13 +482,16 @@ fn two_controllers_and_two_in_one_group_are_refused() {
             false => Ok(refused),
         }
     });
-    refused.with_code(2).saying(&["hold each other"]);
+    refused
+        .with_code(2)
+        .saying(&["use separate control groups"]);
     let check = Ended::of(bench.toy.slackline(&[
         "isolate",
         "check",
         &bench.toy.path("isolate.toml").display().to_string(),
     ]));
-    assert!(check.with_code(1).stdout.contains("hold each other"));
+    let said = "use separate control groups";
+    assert!(check.with_code(1).stdout.contains(said));
     std::fs::remove_dir(top.join(&group).join("below")).unwrap();
     std::fs::remove_dir(top.join(&group)).unwrap();
 }
@@ -524,7 +527,7 @@ fn a_service_that_is_too_slow_alone_is_said() {
     let says_so = |status: &Value| {
         status["explanation"]
             .as_str()
-            .is_some_and(|text| text.contains("alone"))
+            .is_some_and(|text| text.contains("while best-effort work was off"))
     };
     let status = bench.until("the sentence", says_so);
     assert!(Bench::is_off(&status));

@@ -56,7 +56,7 @@ pub struct ContinuousState {
     /// right, nothing is measured or promoted.
     #[serde(default, rename = "strayed")]
     pub externally_modified: Option<String>,
-    /// Files that the last rollback could not restore, with the reasons.
+    /// Knobs, files and `apply` steps that the last rollback left undone, with the reasons.
     #[serde(default)]
     pub left: Vec<String>,
     /// Evaluations so far.

@@ -35,8 +35,9 @@ pub const APPLY_STEPS: &str = "the apply steps";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
     /// After a promotion: the knobs and files that are in force, each with its value
-    /// (`vm.swappiness = 10`, `file /etc/app.conf`). After a rollback: each knob and file, and
-    /// what the rollback did to it.
+    /// (`vm.swappiness = 10`, `file /etc/app.conf`). After a rollback: what the rollback did to
+    /// each knob and file. For an experiment whose rollback could not restore everything: the
+    /// rest, with the reasons.
     pub changed: Vec<String>,
     /// The `apply` steps that were run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,7 +9,8 @@ use super::error::ParseError;
 use super::json::only_object;
 use super::report::{Report, number};
 
-const LOOKED_FOR: &str = "JSON object with `metrics` and `http_reqs` (k6 run --quiet --no-summary --summary-export=/dev/stdout)";
+const LOOKED_FOR: &str =
+    "JSON object with `metrics` and `http_reqs` (k6 run --quiet --summary-export=stdout)";
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("k6", text);

@@ -31,7 +31,7 @@ fn reloaded() -> RecordedRun {
 fn each_second_counts_against_its_own_objective_and_observing_counts_apart() {
     let html = body(&reloaded());
     for text in [
-        "isolate only observed from 0 s to 5 s: nothing was changed then.",
+        "isolate only observed from 0 s to 5 s: it changed nothing then.",
         "While isolate acted, the tail over the window was within the objective in 50.0 % of 8 seconds. \
          While isolate only observed, in 25.0 % of 4 seconds.",
         "The objective changed: p99 below 10 ms (0 s to 9 s), p99 below 20 ms (9 s to 12 s). \
@@ -51,9 +51,9 @@ fn a_run_without_a_reload_names_its_objective_in_the_picture() {
     recorded.rows.iter_mut().for_each(|row| row.observe = true);
     let html = body(&recorded);
     for text in [
-        "isolate only observed: nothing was changed.",
+        "isolate only observed: it changed nothing.",
         "While isolate only observed, the tail over the window was within the objective in 12.5 % of 8 seconds.",
-        "dashed the objective: p99 below 10 ms",
+        "dashed the objective (p99 below 10 ms)",
     ] {
         assert!(html.contains(text), "{text}: {html}");
     }
@@ -68,15 +68,17 @@ fn a_run_without_a_reload_names_its_objective_in_the_picture() {
 fn a_legend_names_only_what_is_drawn_and_a_scale_is_round() {
     let mut recorded = reloaded();
     let html = body(&recorded);
+    for text in [
+        "The CPU that the service uses (cores)",
+        "Latency: red over the window, dashed the objective (ms)",
+        "Cores in use; the dashed line is all cores of the machine",
+    ] {
+        assert!(html.contains(text), "{text}: {html}");
+    }
     assert!(
-        html.contains("The service&#39;s CPU (cores)")
-            || html.contains("The service's CPU (cores)")
-    );
-    assert!(
-        !html.contains("quota in red") && !html.contains("each second,"),
+        !html.contains("its quota") && !html.contains("each second,"),
         "{html}"
     );
-    assert!(html.contains("Latency: red the tail over the window, dashed the objective"));
     // 0.037 cores of the service, 0.5 of the group, 2 of the machine.
     for end in ["0.040", "0.50", "2.0"] {
         assert!(
@@ -87,8 +89,11 @@ fn a_legend_names_only_what_is_drawn_and_a_scale_is_round() {
     recorded.rows[3].services[0].quota_cores = Some(1.0);
     recorded.rows[3].services[0].fresh_ms = Some(3.0);
     let html = body(&recorded);
-    assert!(html.contains("its quota in red; a gap: no quota"), "{html}");
-    assert!(html.contains("blue the tail of each second, red"), "{html}");
+    assert!(html.contains("red: its quota; a gap: no quota"), "{html}");
+    assert!(
+        html.contains("blue over each second, red over the window"),
+        "{html}"
+    );
 }
 
 #[test]

@@ -57,13 +57,14 @@ pub(super) fn summary(report: &FleetReport) -> Vec<String> {
     let sharing = count(SavingState::Shares);
     if sharing > 0 {
         sentences.push(format!(
-            "Not given back: what {sharing} leave of limits that groups above them have, as others may use it."
+            "{sharing} leave CPU unused, but their limit is that of a group above them, and others in that group may use the CPU. So the \
+             cores to give back do not include this CPU."
         ));
     }
     let (unlimited, unknown) = (count(SavingState::NoLimit), count(SavingState::Unknown));
     if unlimited + unknown > 0 {
         sentences.push(format!(
-            "Not judged: services of which not every shard has a limit, {unlimited}, of which too little was counted, {unknown}."
+            "Not judged: {unlimited} in which a shard has no limit, and {unknown} for which a count is missing."
         ));
     }
     sentences

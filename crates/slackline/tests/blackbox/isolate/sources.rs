@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Bench, signal};
 use crate::eventually::eventually;
-use crate::toy::kill;
+use crate::toy::{Ended, kill};
 
 #[test]
 fn a_port_that_nobody_listens_on_and_a_source_that_never_answers_are_no_data() {
@@ -28,15 +28,30 @@ fn a_port_that_nobody_listens_on_and_a_source_that_never_answers_are_no_data() {
         ("command = [\"sleep\", \"15\"]".to_owned(), "started"),
     ] {
         bench.config_with_source(&service, &source, &work, "");
-        let mut child = bench.start();
+        let child = bench.start();
         let says_so = |status: &Value| {
             let why = status["services"][0]["no_data"].as_str();
             why.is_some_and(|why| why.contains(said)) && Bench::is_off(status)
         };
         let status = bench.until(said, says_so);
         assert_eq!(status["groups"][0]["reason"], "no_data");
+        if said == "listens" {
+            let file = bench.toy.path("isolate.toml").display().to_string();
+            let checked = Ended::of(bench.toy.slackline(&["isolate", "check", &file]));
+            let checked = checked.with_code(1);
+            let problem = format!("no data: nobody listens on TCP port {port}");
+            assert!(checked.stdout.contains(&problem), "{}", checked.stdout);
+            // The log says it, too, after five seconds.
+            let since = status["at_s"].as_f64().unwrap();
+            let is_later = |status: &Value| status["at_s"].as_f64() > Some(since + 8.0);
+            bench.until("a while", is_later);
+        }
         signal(child.id().into(), rustix::process::Signal::TERM);
-        child.wait().unwrap();
+        let ended = Ended::from(child.wait_with_output().unwrap());
+        let is_logged = ended
+            .stderr
+            .contains("no data of its latency: nobody listens");
+        assert_eq!(is_logged, said == "listens", "{}", ended.stderr);
         bench.assert_restored();
         bench.assert_no_process("sleep 15");
     }
