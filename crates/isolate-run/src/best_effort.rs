@@ -80,6 +80,7 @@ impl Work {
             return Ok(());
         }
         let Some(journal) = journal else {
+            self.place = self.config.pid.and_then(|pid| observed(roots, pid));
             return Ok(());
         };
         let group = own_group(&self.config);
@@ -200,6 +201,14 @@ impl Work {
             let _ = child.wait();
         }
     }
+}
+
+/// A process that is only observed: it stays where it is.
+fn observed(roots: &Roots, pid: u32) -> Option<Place> {
+    host::start_time(roots, pid).is_ok().then_some(Place {
+        group: None,
+        pid: Some(pid),
+    })
 }
 
 fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), IsolateError> {

@@ -1,19 +1,24 @@
 //! What would be steered by what on this host, and what the host lacks. Nothing is changed.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use host::{Actuator, CpuQuotaLimit, Roots};
+use host::{Actuator, CgroupVersion, CpuQuotaLimit, Cpuset, Hierarchies, Roots};
 use isolation::ActuatorSetting;
 use serde::Serialize;
 use wire_latency::{LatencySource, NoData};
 
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
-use crate::config::{BestEffort, IsolationConfig, Service};
+use crate::config::{BestEffort, IsolationConfig};
 use crate::error::IsolateError;
-use crate::feasibility::{Placed, idle_without_effect, lacking};
+use crate::feasibility::{Placed, idle_without_effect, lacking, not_counted, not_started};
 use crate::latency::surroundings;
 use crate::subject::{Place, group_of_work, is_same_or_above, own_group, place_of};
+use crate::used::UsedActuators;
+
+/// Groups that are looked at to find out what a group that does not exist yet will have.
+const STAND_INS_MAX: usize = 32;
 
 /// How long a source is tried. On the wire, a second without a packet shows that nobody listens.
 const TRY: Duration = Duration::from_millis(1200);
@@ -31,6 +36,8 @@ pub struct CheckRow {
     pub now: Option<String>,
     /// Why it cannot be used.
     pub missing: Option<String>,
+    /// Whether the policy may write it.
+    pub is_used: bool,
 }
 
 /// What a check found.
@@ -46,9 +53,18 @@ pub struct Check {
     pub notes: Vec<String>,
 }
 
-fn row(subject: &str, actuator: &dyn Actuator, roots: &Roots) -> CheckRow {
+/// Of whom the rows are, and which of them the policy uses.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    name: &'a str,
+    used: &'a BTreeSet<&'static str>,
+}
+
+fn row(of: Subject<'_>, actuator: &dyn Actuator, roots: &Roots) -> CheckRow {
+    let subject = of.name;
     let probed = actuator.probe(roots);
     CheckRow {
+        is_used: of.used.contains(actuator.name()),
         subject: subject.to_owned(),
         actuator: actuator.name().to_owned(),
         now: actuator.read(roots).ok().filter(|_| probed.is_ok()),
@@ -58,14 +74,14 @@ fn row(subject: &str, actuator: &dyn Actuator, roots: &Roots) -> CheckRow {
 }
 
 /// The service's own quota, which some policies lower.
-fn quota_row(service: &str, group: Option<&str>, roots: &Roots) -> CheckRow {
-    let subject = format!("service {service}");
+fn quota_row(of: Subject<'_>, group: Option<&str>, roots: &Roots) -> CheckRow {
     if let Some(group) = group {
         let group = group.to_owned();
-        return row(&subject, &CpuQuotaLimit { group }, roots);
+        return row(of, &CpuQuotaLimit { group }, roots);
     }
     CheckRow {
-        subject,
+        is_used: of.used.contains("quota"),
+        subject: of.name.to_owned(),
         actuator: "quota".to_owned(),
         available: None,
         now: None,
@@ -73,38 +89,126 @@ fn quota_row(service: &str, group: Option<&str>, roots: &Roots) -> CheckRow {
     }
 }
 
-/// What `static` sets of a service beside its quota.
-fn fixed_rows(
+/// What is set of a service beside its quota: its cores, where best-effort work gets some of its
+/// own, and what `static` sets.
+fn other_rows(
+    of: Subject<'_>,
     config: &IsolationConfig,
-    service: &Service,
     place: &Place,
     roots: &Roots,
 ) -> Vec<CheckRow> {
     let Some(group) = &place.group else {
         return Vec::new();
     };
-    let subject = format!("service {}", service.name);
+    let cpuset = Cpuset {
+        group: group.clone(),
+    };
+    let cores = of.used.contains("cpuset");
+    let cores = cores.then(|| row(of, &cpuset, roots));
     let disk = config.policy.io_device.as_deref();
     let settings = config.policy.fixed.of_service().into_iter();
     settings
         .filter(|(_, setting)| !matches!(setting, ActuatorSetting::QuotaCores(_)))
         .filter_map(|(_, setting)| of_setting(roots, disk, group, setting).ok().flatten())
-        .map(|(actuator, _)| row(&subject, actuator.as_ref(), roots))
+        .map(|(actuator, _)| row(of, actuator.as_ref(), roots))
+        .chain(cores)
         .collect()
 }
 
-/// Where best-effort work is: in a group that exists, or in one that `run` makes.
-fn described(work: &BestEffort, existing: Option<&str>) -> String {
+/// The actuators of a best-effort group, with the limit on what it sends where a device is named.
+fn actuators_of(
+    group: &str,
+    config: &IsolationConfig,
+    disk: Option<&str>,
+) -> Vec<Box<dyn Actuator>> {
+    let mut all = of_group(group, disk);
+    if let Some(device) = config.policy.link_device.clone() {
+        let group = group.to_owned();
+        all.push(Box::new(host::Egress { group, device }));
+    }
+    all
+}
+
+/// Groups that have what a new group at the top will have: on v1 the root group has the same files,
+/// and on v2 the groups below it.
+fn stand_ins(hierarchies: &Hierarchies) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for controller in ["cpu", "cpuset", "memory", "blkio", "io", "freezer"] {
+        let Some((_, top)) = hierarchies.controller(controller) else {
+            continue;
+        };
+        let entries = std::fs::read_dir(top).into_iter().flatten().flatten();
+        let groups = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| entry.file_name().into_string().ok());
+        found.extend(groups.take(STAND_INS_MAX));
+    }
+    std::iter::once(String::new()).chain(found).collect()
+}
+
+/// As [`row`], of each actuator of a group that `run` makes: what another group has, it will have.
+fn rows_of_new_group(
+    of: Subject<'_>,
+    config: &IsolationConfig,
+    disk: Option<&str>,
+    roots: &Roots,
+) -> Vec<CheckRow> {
+    let hierarchies = Hierarchies::of(roots);
+    let others: Vec<Vec<Box<dyn Actuator>>> = stand_ins(&hierarchies)
+        .iter()
+        .map(|group| actuators_of(group, config, disk))
+        .collect();
+    let own = actuators_of("", config, disk).into_iter().enumerate();
+    own.map(|(index, actuator)| {
+        let probed = others.iter().filter_map(|all| all.get(index));
+        let mut probed = probed.map(|other| other.probe(roots));
+        // Neither root group can be frozen, and every group below it can.
+        let frozen = match hierarchies.controller("freezer") {
+            Some((CgroupVersion::V1, _)) => Some("v1".to_owned()),
+            _ => None,
+        };
+        let found = match frozen.filter(|_| actuator.name() == "freezer") {
+            Some(form) => Ok(form),
+            None => probed
+                .find(Result::is_ok)
+                .unwrap_or_else(|| actuator.probe(roots)),
+        };
+        let available = found.as_ref().ok();
+        CheckRow {
+            is_used: of.used.contains(actuator.name()),
+            subject: of.name.to_owned(),
+            actuator: actuator.name().to_owned(),
+            available: available.map(|form| format!("{form}, once run has made the group")),
+            now: None,
+            missing: found.err(),
+        }
+    })
+    .collect()
+}
+
+/// Where best-effort work is: in a group that exists, or in one that `run` makes unless it only
+/// observes.
+fn described(work: &BestEffort, existing: Option<&str>, observe: bool) -> String {
+    if let Some(group) = existing {
+        return format!("control group {group}, which exists");
+    }
     let own = own_group(work);
-    match (existing, &work.command) {
-        (Some(group), _) => format!("control group {group}, which exists"),
-        (None, Some(words)) => {
-            let command = words.join(" ");
+    let pid = work.pid.unwrap_or_default();
+    let command = work.command.as_ref().map(|words| words.join(" "));
+    match (command, observe) {
+        (Some(command), false) => {
             format!("control group {own}, in which `run` starts the command {command}")
         }
-        (None, None) => {
-            let pid = work.pid.unwrap_or_default();
+        (Some(command), true) => {
+            format!("the command {command}, which `run` does not start while it only observes")
+        }
+        (None, false) => {
             format!("control group {own}, into which `run` moves process {pid} and its children")
+        }
+        (None, true) => {
+            format!(
+                "process {pid} and its children, which `run` does not move while it only observes"
+            )
         }
     }
 }
@@ -120,6 +224,7 @@ fn trouble(source: &mut dyn LatencySource) -> Option<String> {
 /// The services that are there, with their names.
 fn check_services(
     config: &IsolationConfig,
+    used: &UsedActuators,
     roots: &Roots,
     check: &mut Check,
 ) -> Vec<(String, Place)> {
@@ -153,27 +258,29 @@ fn check_services(
             "Service {} (control group {group}): over {} s, the p{} of the latency should be below {} ms. The latency is read from {source}.",
             service.name, objective.window_s, objective.percentile, objective.latency_ms
         ));
+        let of = Subject {
+            name: &format!("service {}", service.name),
+            used: &used.services,
+        };
         let group = place.group.as_deref();
-        check.rows.push(quota_row(&service.name, group, roots));
-        check
-            .rows
-            .extend(fixed_rows(config, service, &place, roots));
+        check.rows.push(quota_row(of, group, roots));
+        check.rows.extend(other_rows(of, config, &place, roots));
         services.push((service.name.clone(), place));
     }
     services
 }
 
-/// Checks a configuration against itself and this host.
-///
-/// # Errors
-///
-/// The configuration is wrong.
-pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
-    let config = IsolationConfig::read(path)?;
-    let mut check = Check::default();
-    let services = check_services(&config, roots, &mut check);
+/// The best-effort groups that are there.
+fn check_groups(
+    config: &IsolationConfig,
+    services: &[(String, Place)],
+    used: &UsedActuators,
+    roots: &Roots,
+    check: &mut Check,
+) -> Vec<Placed> {
     let named = config.policy.io_device.as_deref();
     let disk = disk_number(roots, named).ok().or_else(|| first_disk(roots));
+    let disk = disk.as_deref();
     let mut groups = Vec::new();
     for work in &config.best_effort {
         let group = match group_of_work(roots, work) {
@@ -186,12 +293,18 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
         check.sentences.push(format!(
             "Best-effort group {}: {}.",
             work.name,
-            described(work, group.as_deref())
+            described(work, group.as_deref(), config.policy.observe)
         ));
+        let of = Subject {
+            name: &format!("group {}", work.name),
+            used: &used.groups,
+        };
         let Some(group) = group else {
+            let rows = rows_of_new_group(of, config, disk, roots);
+            check.rows.extend(rows);
             continue;
         };
-        for (name, place) in &services {
+        for (name, place) in services {
             if let Some(theirs) = &place.group
                 && (is_same_or_above(&group, theirs) || is_same_or_above(theirs, &group))
             {
@@ -205,23 +318,34 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
             }
         }
         groups.push(Placed::work(&work.name, &group));
-        let subject = format!("group {}", work.name);
-        let mut rows = of_group(&group, disk.as_deref());
-        if let Some(device) = config.policy.link_device.clone() {
-            let group = group.clone();
-            rows.push(Box::new(host::Egress { group, device }));
-        }
-        check.rows.extend(
-            rows.iter()
-                .map(|actuator| row(&subject, actuator.as_ref(), roots)),
-        );
-    }
-    let machine = of_machine(roots, disk.as_deref());
-    check.rows.extend(
-        machine
+        let rows = actuators_of(&group, config, disk);
+        let rows = rows
             .iter()
-            .map(|actuator| row("machine", actuator.as_ref(), roots)),
-    );
+            .map(|actuator| row(of, actuator.as_ref(), roots));
+        check.rows.extend(rows);
+    }
+    let of = Subject {
+        name: "machine",
+        used: &used.machine,
+    };
+    let machine = of_machine(roots, disk);
+    let rows = machine.iter();
+    let rows = rows.map(|actuator| row(of, actuator.as_ref(), roots));
+    check.rows.extend(rows);
+    groups
+}
+
+/// Checks a configuration against itself and this host.
+///
+/// # Errors
+///
+/// The configuration is wrong.
+pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
+    let config = IsolationConfig::read(path)?;
+    let mut check = Check::default();
+    let used = UsedActuators::of(&config);
+    let services = check_services(&config, &used, roots, &mut check);
+    let groups = check_groups(&config, &services, &used, roots, &mut check);
     let observe = if config.policy.observe {
         ", which only observes"
     } else {
@@ -238,6 +362,13 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
         .problems
         .extend(lacking(path, &config, &services, &groups, roots)?);
     check.notes = idle_without_effect(&config, &services, &groups);
+    let hierarchies = Hierarchies::of(roots);
+    let counted = services.iter().chain(&groups);
+    let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
+    check.notes.extend(uncounted);
+    check
+        .notes
+        .extend(not_started(&config, config.policy.observe));
     Ok(check)
 }
 
@@ -333,6 +464,80 @@ mod tests {
                      service, not jobs/batch. If jobs holds best-effort work alone, name jobs instead."
                 );
             }
+        }
+    }
+
+    fn used(check: &Check) -> Vec<(&str, &str)> {
+        let used = check.rows.iter().filter(|row| row.is_used);
+        used.map(|row| (row.subject.as_str(), row.actuator.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_policy_may_write_is_told_from_what_the_host_has() {
+        let (_dir, found) = v2("name = \"slackline\"\n");
+        let batch = ["cpu.idle", "quota", "freezer"].map(|actuator| ("group batch", actuator));
+        assert_eq!(used(&found), batch);
+        assert!(found.rows.len() > batch.len());
+        let (_dir, found) = v2("name = \"parties\"\nstatic = { memory_high_mib = 64 }\n");
+        let wanted = [
+            ("service web", "cpuset"),
+            ("group batch", "cpuset"),
+            ("group batch", "freezer"),
+            ("group batch", "memory.high"),
+            ("machine", "resctrl"),
+            ("machine", "frequency"),
+        ];
+        assert_eq!(used(&found), wanted);
+        let (_dir, found) = v2("name = \"none\"\n");
+        assert!(used(&found).is_empty(), "{:?}", found.rows);
+    }
+
+    /// On v1 the root group shows it, on v2 any group below it.
+    #[test]
+    fn a_group_that_run_makes_has_what_other_groups_have() {
+        let v1 = [
+            ("cpu/cpu.idle", "0\n"),
+            ("cpu/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/cpu.cfs_period_us", "100000\n"),
+            ("freezer/cgroup.procs", ""),
+        ];
+        let v2 = [
+            ("cgroup.controllers", "cpu\n"),
+            ("system.slice/cpu.idle", "0\n"),
+            ("system.slice/cpu.max", "max 100000\n"),
+            ("system.slice/cgroup.freeze", "0\n"),
+        ];
+        for (form, files, group) in [("v1", v1, "4:cpu:/\n"), ("v2", v2, "0::/\n")] {
+            let dir = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| {
+                let file = dir.path().join(file);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, text).unwrap();
+            };
+            for (file, text) in files {
+                write(&format!("sys/fs/cgroup/{file}"), text);
+            }
+            write("proc/7/cgroup", group);
+            let text = "[service]\npid = 7\nobjective = { p99_ms = 5 }\nlatency = { command = [\"true\"] }\n\
+                 [[best_effort]]\ncommand = [\"make\"]\n[policy]\nobserve = true\n";
+            write("i.toml", text);
+            let found = check(&dir.path().join("i.toml"), &Roots::at(dir.path())).unwrap();
+            let make = ["cpu.idle", "quota", "freezer"].map(|actuator| ("group make", actuator));
+            assert_eq!(used(&found), make);
+            let available = format!("{form}, once run has made the group");
+            let rows = found.rows.iter().filter(|row| row.is_used);
+            for row in rows {
+                assert_eq!(row.available.as_ref(), Some(&available), "{row:?}");
+            }
+            let weight = |row: &&CheckRow| row.actuator == "weight";
+            let weight = found.rows.iter().find(weight).unwrap();
+            assert!(weight.missing.is_some(), "{weight:?}");
+            // While only observing, the command is not started.
+            assert!(found.sentences[1].contains("does not start"), "{found:?}");
+            let notes = found.notes.iter();
+            let not_started = notes.filter(|note| note.contains("is not started"));
+            assert_eq!(not_started.count(), 1, "{:?}", found.notes);
         }
     }
 

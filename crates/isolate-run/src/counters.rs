@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use host::{CgroupReader, CpuQuota, CpuUse, HostError, Pressure, Roots};
 
+use crate::processes::Processes;
 use crate::subject::{Host, Place};
 use crate::threads::Threads;
 
@@ -19,7 +20,8 @@ const QUOTA_EVERY: Duration = Duration::from_secs(1);
 /// Rates of one service or group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
-    pub(crate) cpu_cores: f64,
+    /// `None` while it is not known.
+    pub(crate) cpu_cores: Option<f64>,
     /// CPU time since the last look.
     pub(crate) used_s: f64,
     pub(crate) throttled_share: f64,
@@ -28,11 +30,23 @@ pub(crate) struct Rates {
     pub(crate) stalled_share: Option<f64>,
 }
 
+impl Rates {
+    /// Of who has no processes.
+    pub(crate) fn of_nobody() -> Self {
+        Self {
+            cpu_cores: Some(0.0),
+            ..Self::default()
+        }
+    }
+}
+
 /// Counters of one service or group.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reader: Option<CgroupReader>,
     last: Option<CpuUse>,
+    /// In place of a control group that does not count CPU time.
+    processes: Option<Processes>,
     threads: Threads,
     pressure: Option<Pressure>,
     quota_read: Option<Instant>,
@@ -62,7 +76,7 @@ impl Counters {
             None => {
                 host::start_time(host.roots, place.pid.unwrap_or(0))?;
                 Rates {
-                    cpu_cores: waits.map_or(0.0, |waits| waits.ran_ns as f64 / 1e9 / elapsed_s),
+                    cpu_cores: waits.map(|waits| waits.ran_ns as f64 / 1e9 / elapsed_s),
                     ..Rates::default()
                 }
             }
@@ -70,6 +84,30 @@ impl Counters {
         rates.waiting_share =
             waits.map(|waits| waits.waited_ns as f64 / waits.ran_ns.max(1) as f64);
         Ok(rates)
+    }
+
+    /// Looks at best-effort work, `elapsed_s` after the last time. Work that is only observed, and
+    /// named by a process, has no control group of its own.
+    pub(crate) fn look_at_work(
+        &mut self,
+        host: Host<'_>,
+        place: &Place,
+        elapsed_s: f64,
+    ) -> Result<Rates, HostError> {
+        match (&place.group, place.pid) {
+            (Some(group), _) => self.look_at_group(host, group, elapsed_s),
+            (None, Some(pid)) => {
+                host::start_time(host.roots, pid)?;
+                let processes = self.processes.get_or_insert_with(|| Processes::of(pid));
+                let (cpu_cores, used_s) = processes.look(host.roots, elapsed_s);
+                Ok(Rates {
+                    cpu_cores,
+                    used_s,
+                    ..Rates::default()
+                })
+            }
+            (None, None) => Ok(Rates::of_nobody()),
+        }
     }
 
     /// Looks at a control group, `elapsed_s` after the last time.
@@ -92,10 +130,21 @@ impl Counters {
         };
         self.reader = Some(reader);
         let mut rates = Rates::default();
-        if let Some(last) = self.last.replace(now) {
-            let used_s = now.total_s.zip(last.total_s).map(|(now, then)| now - then);
-            rates.used_s = used_s.unwrap_or(0.0).max(0.0);
-            rates.cpu_cores = rates.used_s / elapsed_s;
+        let last = self.last.replace(now);
+        if now.total_s.is_none() {
+            // On v1 a group can be in the hierarchy of cpu alone.
+            let processes = self
+                .processes
+                .get_or_insert_with(|| Processes::in_group(group));
+            (rates.cpu_cores, rates.used_s) = processes.look(host.roots, elapsed_s);
+        } else {
+            self.processes = None;
+        }
+        if let Some(last) = last {
+            if let Some((now_s, then_s)) = now.total_s.zip(last.total_s) {
+                rates.used_s = (now_s - then_s).max(0.0);
+                rates.cpu_cores = Some(rates.used_s / elapsed_s);
+            }
             let periods = now.periods.saturating_sub(last.periods);
             let throttled = now.throttled_periods.saturating_sub(last.throttled_periods);
             rates.throttled_share = throttled as f64 / periods.max(1) as f64;
@@ -322,6 +371,90 @@ mod tests {
         assert_eq!(look().stalled_share, Some(0.2));
     }
 
+    /// A tree in which the files of groups and processes can be written.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            let file = self.0.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+
+        /// A process of one thread that ran for so long.
+        fn ran(&self, pid: u32, ms: u64) {
+            let fields = format!("S 1 {}1 0 100 0", "0 ".repeat(15));
+            self.write(
+                &format!("proc/{pid}/stat"),
+                &format!("{pid} (batch) {fields}\n"),
+            );
+            let task = format!("proc/{pid}/task/{pid}");
+            self.write(
+                &format!("{task}/schedstat"),
+                &format!("{} 0 1\n", ms * 1_000_000),
+            );
+            self.write(&format!("{task}/status"), "voluntary_ctxt_switches:\t1\n");
+        }
+    }
+
+    #[test]
+    fn a_group_that_counts_no_cpu_time_has_that_of_its_processes() {
+        let tree = Tree::new();
+        tree.write("sys/fs/cgroup/cpu/batch/cpu.stat", "nr_periods 0\n");
+        tree.write("sys/fs/cgroup/cpu/batch/cgroup.procs", "7\n");
+        tree.write("sys/fs/cgroup/cpuacct/cpuacct.usage", "900000000000\n");
+        tree.ran(7, 1000);
+        let roots = Roots::at(tree.0.path());
+        let hierarchies = Hierarchies::of(&roots);
+        let host = Host {
+            roots: &roots,
+            hierarchies: &hierarchies,
+        };
+        let mut counters = Counters::default();
+        let mut look = || counters.look_at_group(host, "batch", 1.0).unwrap();
+        assert_eq!(look().cpu_cores, None);
+        tree.ran(7, 2500);
+        // Processes are looked at every two seconds.
+        assert_eq!(look().cpu_cores, None);
+        let rates = look();
+        assert_eq!((rates.cpu_cores, rates.used_s), (Some(0.75), 1.5));
+        // Meanwhile the last figure holds, and no time counts twice.
+        let rates = look();
+        assert_eq!((rates.cpu_cores, rates.used_s), (Some(0.75), 0.0));
+        // Somebody makes the group in cpuacct, too: from then on the kernel counts.
+        tree.write("sys/fs/cgroup/cpuacct/batch/cpuacct.usage", "5000000000\n");
+        look();
+        tree.write("sys/fs/cgroup/cpuacct/batch/cpuacct.usage", "5500000000\n");
+        assert_eq!(look().cpu_cores, Some(0.5));
+    }
+
+    #[test]
+    fn work_that_is_only_observed_by_its_process_is_counted() {
+        let tree = Tree::new();
+        tree.ran(7, 1000);
+        let roots = Roots::at(tree.0.path());
+        let hierarchies = Hierarchies::of(&roots);
+        let host = Host {
+            roots: &roots,
+            hierarchies: &hierarchies,
+        };
+        let place = Place {
+            group: None,
+            pid: Some(7),
+        };
+        let mut counters = Counters::default();
+        let mut look = || counters.look_at_work(host, &place, 2.0);
+        assert_eq!(look().unwrap().cpu_cores, None);
+        tree.ran(7, 1500);
+        assert_eq!(look().unwrap().cpu_cores, Some(0.25));
+        fs::remove_dir_all(tree.0.path().join("proc/7")).unwrap();
+        assert!(look().is_err());
+    }
+
     #[test]
     fn a_group_that_vanishes_is_an_error_and_one_that_comes_back_starts_anew() {
         let dir = tempfile::tempdir().unwrap();
@@ -351,6 +484,8 @@ mod tests {
         .unwrap();
         let rates = look().unwrap();
         assert!(rates.used_s.abs() < 1e-9);
+        // Neither cpuacct nor a list of processes: it is not known.
+        assert_eq!(rates.cpu_cores, None);
         assert!((rates.throttled_share - 0.3).abs() < 1e-9);
         fs::remove_dir_all(&group).unwrap();
         assert!(look().is_err());

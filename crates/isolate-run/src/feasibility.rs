@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use experiment_spec::Source;
-use host::{HostError, Roots};
+use host::{CgroupVersion, Hierarchies, HostError, Roots};
 use isolation::{ActuatorSetting, Policy};
 
 use crate::actuators::of_setting;
@@ -124,6 +124,46 @@ pub(crate) fn idle_without_effect(
     said
 }
 
+/// Where the kernel does not count the CPU time of a group, in a sentence: on v1 a group can be in
+/// the hierarchy of cpu and not in that of cpuacct.
+pub(crate) fn not_counted(hierarchies: &Hierarchies, placed: &Placed) -> Option<String> {
+    let group = placed.group.as_deref()?.trim_matches('/');
+    let (CgroupVersion::V1, _) = hierarchies.controller("cpu")? else {
+        return None;
+    };
+    let subject = &placed.subject;
+    let Some((_, top)) = hierarchies.controller("cpuacct") else {
+        return Some(format!(
+            "The hierarchy cpuacct is not mounted, so the CPU time of {subject} is counted by its processes, without \
+             short-lived ones: mount it (mount -t cgroup -o cpuacct cpuacct /sys/fs/cgroup/cpuacct)."
+        ));
+    };
+    let directory = top.join(group);
+    (!directory.is_dir()).then(|| {
+        format!(
+            "{subject} is missing in the hierarchy cpuacct, so its CPU time is counted by its processes, without \
+             short-lived ones: mkdir {} and move its processes there, too, or name a unit.",
+            directory.display()
+        )
+    })
+}
+
+/// The commands that are not started while only observing, in a sentence each.
+pub(crate) fn not_started(config: &IsolationConfig, observe: bool) -> Vec<String> {
+    let commands = config
+        .best_effort
+        .iter()
+        .filter(|work| observe && work.command.is_some());
+    let said = commands.map(|work| {
+        format!(
+            "The command of group {} is not started while isolate only observes: start the work yourself and name its \
+             cgroup or pid instead, or remove observe.",
+            work.name
+        )
+    });
+    said.collect()
+}
+
 /// The group above `group` that competes with `other` for the CPU; `None` where `group` itself
 /// does. The kernel compares what stands beside each other below the nearest group that holds both
 /// (kernel/sched/fair.c, `find_matching_se`).
@@ -143,6 +183,31 @@ fn competitor<'a>(group: &'a str, other: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_that_only_the_cpu_hierarchy_has_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("sys/fs/cgroup");
+        let make = |path: &str| std::fs::create_dir_all(top.join(path)).unwrap();
+        let roots = Roots::at(dir.path());
+        let placed = Placed::work("batch", "/jobs/batch");
+        let said = || not_counted(&Hierarchies::of(&roots), &placed);
+        assert_eq!(said(), None);
+        make("cpu/jobs/batch");
+        assert!(said().unwrap().contains("is not mounted"));
+        make("cpuacct/jobs");
+        let text = said().unwrap();
+        let begin =
+            "group batch is missing in the hierarchy cpuacct, so its CPU time is counted by";
+        assert!(text.starts_with(begin), "{text}");
+        let mkdir = format!("mkdir {} and", top.join("cpuacct/jobs/batch").display());
+        assert!(text.contains(&mkdir), "{text}");
+        make("cpuacct/jobs/batch");
+        assert_eq!(said(), None);
+        // Who has no group of its own is counted by its threads anyway.
+        let placed = Placed::service("web", None);
+        assert_eq!(not_counted(&Hierarchies::of(&roots), &placed), None);
+    }
 
     #[test]
     fn a_group_competes_with_what_stands_beside_it() {

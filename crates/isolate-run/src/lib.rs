@@ -21,6 +21,7 @@ mod feasibility;
 mod hardware;
 mod latency;
 mod policy_config;
+mod processes;
 mod record;
 mod run;
 mod selftest;
@@ -28,6 +29,7 @@ mod status;
 mod steer;
 mod subject;
 mod threads;
+mod used;
 mod watchdog;
 
 pub use check::{Check, CheckRow, check};

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{Journal, RestoreReport};
-use isolation::{Subject, guarded};
+use host::{Hierarchies, Journal, RestoreReport};
+use isolation::Subject;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use self::options::{RunOptions, Watcher};
-use self::session::{Session, steering};
+use self::session::{Session, controller, steering};
 use self::subjects::{Steered, Watched, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
-use crate::feasibility::{Placed, idle_without_effect, lacking};
+use crate::feasibility::{Placed, idle_without_effect, lacking, not_counted, not_started};
 use crate::record::RecordLine;
 use crate::status::{self, IsolationStatus};
 use crate::steer::{Devices, Steer};
@@ -227,7 +227,7 @@ impl Session {
         let is_same = config.policy_settings() == self.config.policy_settings();
         if !is_same || observe != self.observe {
             // One that only observed has said what was never done.
-            self.controller = guarded(&config.policy_settings());
+            self.controller = controller(&config, observe);
         }
         self.step = Duration::from_secs_f64(config.policy.step_ms / 1000.0);
         if observe != self.observe {
@@ -261,7 +261,14 @@ impl Session {
         let lacking = lacking(path, &self.config, &services, &groups, &self.roots);
         let lacking = lacking.unwrap_or_default();
         let idle = idle_without_effect(&self.config, &services, &groups);
-        for text in lacking.into_iter().chain(idle) {
+        let counted = services.iter().chain(&groups);
+        let hierarchies = Hierarchies::of(&self.roots);
+        let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
+        let notes = lacking.into_iter().chain(idle).chain(uncounted);
+        self.notes = notes
+            .chain(not_started(&self.config, self.observe))
+            .collect();
+        for text in self.notes.clone() {
             self.note(watcher, &text)?;
         }
         Ok(())

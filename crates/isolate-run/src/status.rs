@@ -33,8 +33,8 @@ pub struct ServiceStatus {
     pub requests_per_s: Option<f64>,
     /// Why there is no figure.
     pub no_data: Option<String>,
-    /// CPU time per second.
-    pub cpu_cores: f64,
+    /// CPU time per second; `None` while it is not known.
+    pub cpu_cores: Option<f64>,
     /// Its CPU quota.
     pub quota_cores: Option<f64>,
     /// Seconds that its threads waited for a CPU per second that they ran.
@@ -42,9 +42,12 @@ pub struct ServiceStatus {
     /// Share of the time in which a thread of it stood still for memory or a disk.
     #[serde(default)]
     pub stalled_share: Option<f64>,
-    /// The settings in force by actuator, in words.
+    /// The settings in force by actuator, in words. Empty while only observing.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
+    /// While only observing: the settings that would be in force.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub observed_settings: BTreeMap<String, String>,
 }
 
 /// A best-effort group.
@@ -56,15 +59,18 @@ pub struct GroupStatus {
     pub group: Option<String>,
     /// Whether it has processes.
     pub is_running: bool,
-    /// CPU time per second.
-    pub cpu_cores: f64,
+    /// CPU time per second; `None` while it is not known.
+    pub cpu_cores: Option<f64>,
     /// CPU time since the start, in seconds.
     #[serde(default)]
     pub cpu_s: f64,
     /// Units of work so far, where it says.
     pub progress: Option<f64>,
-    /// The settings in force by actuator, in words.
+    /// The settings in force by actuator, in words. Empty while only observing.
     pub settings: BTreeMap<String, String>,
+    /// While only observing: the settings that would be in force.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub observed_settings: BTreeMap<String, String>,
     /// Why the last one was made.
     pub reason: Option<Reason>,
 }
@@ -90,9 +96,12 @@ pub struct IsolationStatus {
     pub services: Vec<ServiceStatus>,
     /// The best-effort groups.
     pub groups: Vec<GroupStatus>,
-    /// The settings of the machine in force by actuator, in words.
+    /// The settings of the machine in force by actuator, in words. Empty while only observing.
     #[serde(default)]
     pub machine_settings: BTreeMap<String, String>,
+    /// While only observing: the settings of the machine that would be in force.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub observed_machine_settings: BTreeMap<String, String>,
     /// Cores of the machine.
     pub cores: f64,
     /// Cores in use, by all.
@@ -109,6 +118,9 @@ pub struct IsolationStatus {
     pub recent: Vec<String>,
     /// Settings that somebody else writes.
     pub yielded: Vec<String>,
+    /// What the configuration asks for and this host lacks, and what has no effect, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 fn path(state_dir: &Path) -> PathBuf {

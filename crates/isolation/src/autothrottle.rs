@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::controller::{Every, IsolationController, Outbox};
+use crate::controller::{ControllerMode, Every, IsolationController, NO_STEP_YET, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::harm::load_step_near;
 use crate::numbers::number;
@@ -146,6 +146,7 @@ impl Steered {
 
 #[derive(Debug)]
 pub(crate) struct Autothrottle {
+    mode: ControllerMode,
     services: BTreeMap<String, Steered>,
     every: Every,
     outbox: Outbox,
@@ -154,9 +155,19 @@ pub(crate) struct Autothrottle {
 impl Default for Autothrottle {
     fn default() -> Self {
         Self {
+            mode: ControllerMode::default(),
             services: BTreeMap::new(),
             every: Every::s(CAPTAIN_S),
             outbox: Outbox::default(),
+        }
+    }
+}
+
+impl Autothrottle {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
         }
     }
 }
@@ -188,7 +199,8 @@ impl IsolationController for Autothrottle {
             let step = load_step_near(load, steered.step);
             steered.step = Some(step);
             steered.allocate(used_cores);
-            if steered.every_window.is_due(now_s) {
+            // A target that is not in force has no outcome to learn from.
+            if steered.every_window.is_due(now_s) && self.mode.is_acting() {
                 steered.learn(service, step, now_s);
             }
             let target = steered.tower.target();
@@ -211,11 +223,16 @@ impl IsolationController for Autothrottle {
     fn explain(&self) -> String {
         let of = |(name, steered): (&String, &Steered)| {
             format!(
-                "the quota of {name} is chosen so that {:.0} % of its periods are throttled",
+                "the quota of {name} {} chosen so that {:.0} % of its periods are throttled",
+                self.mode.is(),
                 100.0 * steered.tower.target()
             )
         };
-        self.services.iter().map(of).collect::<Vec<_>>().join("; ")
+        let all: Vec<String> = self.services.iter().map(of).collect();
+        match all.is_empty() {
+            true => NO_STEP_YET.to_owned(),
+            false => all.join("; "),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! What every controller is, and what controllers have in common: wishes of which only changes go
-//! out, and periods.
+//! out, periods, and what a controller says of itself while its decisions are only observed.
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,89 @@ pub trait IsolationController: Send {
         let _ = now_s;
     }
 
-    /// What it is at, in one sentence.
-    fn explain(&self) -> String {
-        String::new()
+    /// What it is at, in one sentence without its full stop. Never empty.
+    fn explain(&self) -> String;
+}
+
+/// Whether anybody carries the decisions out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ControllerMode {
+    /// What was decided is in force.
+    #[default]
+    Acting,
+    /// Nothing that was decided is ever in force. So nothing of it can have done harm, and
+    /// sentences about it are in the conditional.
+    Observing,
+}
+
+impl ControllerMode {
+    /// Whether what was decided is in force.
+    pub(crate) fn is_acting(self) -> bool {
+        self == Self::Acting
+    }
+
+    /// The verb of a sentence about a decision.
+    pub(crate) fn is(self) -> &'static str {
+        match self {
+            Self::Acting => "is",
+            Self::Observing => "would be",
+        }
+    }
+
+    /// The verbs of a sentence about a budget.
+    pub(crate) fn may_use(self) -> &'static str {
+        match self {
+            Self::Acting => "may use",
+            Self::Observing => "would have",
+        }
+    }
+
+    /// The verb of a sentence about a decision.
+    pub(crate) fn has(self) -> &'static str {
+        match self {
+            Self::Acting => "has",
+            Self::Observing => "would have",
+        }
+    }
+}
+
+/// What a controller says before its first step.
+pub(crate) const NO_STEP_YET: &str = "its first step is still to come";
+
+/// Whether there is best-effort work, for what a controller says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BestEffortWork {
+    /// The controller has not looked yet.
+    #[default]
+    Unknown,
+    /// No group is configured.
+    NotConfigured,
+    /// No configured group runs.
+    NotRunning,
+    /// A group runs.
+    Running,
+}
+
+impl BestEffortWork {
+    pub(crate) fn of(seen: &MachineObservation) -> Self {
+        if seen.groups.is_empty() {
+            Self::NotConfigured
+        } else if seen.running_groups().next().is_none() {
+            Self::NotRunning
+        } else {
+            Self::Running
+        }
+    }
+
+    /// What a controller of best-effort work says where there is none.
+    pub(crate) fn absence(self) -> Option<String> {
+        let said = match self {
+            Self::Unknown => NO_STEP_YET,
+            Self::NotConfigured => "there is no best-effort group to steer",
+            Self::NotRunning => "no best-effort group runs",
+            Self::Running => return None,
+        };
+        Some(said.to_owned())
     }
 }
 

@@ -2,7 +2,7 @@
 //! what 65 % of the machine's CPU leaves over the use of services and system. It never looks at a
 //! latency.
 
-use crate::controller::{Every, IsolationController, Outbox};
+use crate::controller::{BestEffortWork, ControllerMode, Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::observation::MachineObservation;
 
@@ -18,6 +18,8 @@ const BYPASS_SHARE: f64 = 0.01;
 
 #[derive(Debug)]
 pub(crate) struct CpuSuppress {
+    mode: ControllerMode,
+    work: BestEffortWork,
     share: f64,
     quota_cores: Option<f64>,
     every: Every,
@@ -25,8 +27,10 @@ pub(crate) struct CpuSuppress {
 }
 
 impl CpuSuppress {
-    pub(crate) fn new(share: f64) -> Self {
+    pub(crate) fn new(share: f64, mode: ControllerMode) -> Self {
         Self {
+            mode,
+            work: BestEffortWork::default(),
             share,
             quota_cores: None,
             every: Every::s(INTERVAL_S),
@@ -37,6 +41,7 @@ impl CpuSuppress {
 
 impl IsolationController for CpuSuppress {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+        self.work = BestEffortWork::of(seen);
         if self.every.is_due(now_s) {
             let cores = seen.machine.cores;
             let others = (seen.machine.busy_cores - seen.group_cores()).max(seen.service_cores());
@@ -63,8 +68,11 @@ impl IsolationController for CpuSuppress {
     }
 
     fn explain(&self) -> String {
-        let quota = self.quota_cores.unwrap_or_default();
-        format!("best-effort work may use {quota:.2} cores together")
+        self.work.absence().unwrap_or_else(|| {
+            let quota = self.quota_cores.unwrap_or_default();
+            let may_use = self.mode.may_use();
+            format!("best-effort work {may_use} {quota:.2} cores together")
+        })
     }
 }
 
@@ -92,11 +100,15 @@ mod tests {
 
     #[test]
     fn the_quota_is_what_65_percent_leave_and_grows_slowly() {
-        let mut suppress = CpuSuppress::new(0.65);
+        let mut suppress = CpuSuppress::new(0.65, ControllerMode::Acting);
         let close = |found: Option<f64>, wanted: f64| {
             assert!((found.unwrap() - wanted).abs() < 1e-9, "{found:?} {wanted}");
         };
         close(quota(&mut suppress, 40.0, 0.0), 12.0);
+        assert_eq!(
+            suppress.explain(),
+            "best-effort work may use 12.00 cores together"
+        );
         // 42 cores are free now; growth is 10 % of 80 cores a step.
         close(quota(&mut suppress, 10.0, 1.0), 20.0);
         // Down at once.

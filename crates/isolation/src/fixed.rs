@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::{IsolationController, Outbox};
+use crate::controller::{ControllerMode, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::energy_preference::EnergyPreference;
 use crate::numbers::{number, whole};
@@ -173,13 +173,15 @@ fn share_of(percent: Option<f64>) -> Option<f64> {
 #[derive(Debug)]
 pub(crate) struct Fixed {
     settings: FixedSettings,
+    mode: ControllerMode,
     outbox: Outbox,
 }
 
 impl Fixed {
-    pub(crate) fn new(settings: FixedSettings) -> Self {
+    pub(crate) fn new(settings: FixedSettings, mode: ControllerMode) -> Self {
         Self {
             settings,
+            mode,
             outbox: Outbox::default(),
         }
     }
@@ -225,10 +227,15 @@ impl IsolationController for Fixed {
     }
 
     fn explain(&self) -> String {
-        match self.settings == FixedSettings::default() {
-            true => "nothing is changed".to_owned(),
-            false => "the settings of policy.static are written once".to_owned(),
-        }
+        let is_empty = self.settings == FixedSettings::default();
+        let said = match (is_empty, self.mode) {
+            (true, _) => "nothing is changed",
+            (false, ControllerMode::Acting) => "the settings of policy.static are written once",
+            (false, ControllerMode::Observing) => {
+                "the settings of policy.static would be written once"
+            }
+        };
+        said.to_owned()
     }
 }
 
@@ -258,7 +265,7 @@ mod tests {
 
     #[test]
     fn every_setting_is_said_once_in_the_order_that_it_needs() {
-        let mut fixed = Fixed::new(every());
+        let mut fixed = Fixed::new(every(), ControllerMode::Acting);
         let said: Vec<String> = fixed
             .step(&seen(), 0.0)
             .iter()
@@ -289,10 +296,11 @@ mod tests {
 
     #[test]
     fn a_service_that_comes_back_gets_its_settings_again() {
-        let mut fixed = Fixed::new(FixedSettings {
+        let settings = FixedSettings {
             service_memory_low_mib: Some(1),
             ..FixedSettings::default()
-        });
+        };
+        let mut fixed = Fixed::new(settings, ControllerMode::Acting);
         assert_eq!(fixed.step(&seen(), 0.0).len(), 1);
         let mut gone = seen();
         gone.services[0].is_running = false;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::controller::{IsolationController, Outbox};
+use crate::controller::{ControllerMode, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::fixed::Fixed;
 use crate::numbers::number;
@@ -17,8 +17,20 @@ const GAP_S: f64 = 30.0;
 /// A controller with the rules that hold for all policies.
 #[must_use]
 pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
+    in_mode(settings, ControllerMode::Acting)
+}
+
+/// As [`guarded`], for one who carries none of the decisions out. Nothing that it decides is taken
+/// to have done harm, and its sentence says what would be.
+#[must_use]
+pub fn observing(settings: &PolicySettings) -> Box<dyn IsolationController> {
+    in_mode(settings, ControllerMode::Observing)
+}
+
+fn in_mode(settings: &PolicySettings, mode: ControllerMode) -> Box<dyn IsolationController> {
     Box::new(Guard {
-        inner: settings.controller(),
+        mode,
+        inner: settings.controller(mode),
         beside: settings.beside(),
         off: BTreeMap::new(),
         outbox: Outbox::default(),
@@ -29,6 +41,7 @@ pub fn guarded(settings: &PolicySettings) -> Box<dyn IsolationController> {
 }
 
 struct Guard {
+    mode: ControllerMode,
     inner: Box<dyn IsolationController>,
     /// Settings that are in force whatever the policy decides.
     beside: Option<Fixed>,
@@ -152,14 +165,14 @@ impl IsolationController for Guard {
     }
 
     fn explain(&self) -> String {
+        let is = self.mode.is();
         match self.holding {
             Some(Reason::NoData | Reason::ServiceGone) => {
-                format!("best-effort work is off: {}", self.shortage)
+                format!("best-effort work {is} off: {}", self.shortage)
             }
-            Some(Reason::ClockJump) => {
-                "best-effort work is off: the machine stood still, and earlier measurements do not count"
-                    .to_owned()
-            }
+            Some(Reason::ClockJump) => format!(
+                "best-effort work {is} off: the machine stood still, and earlier measurements do not count"
+            ),
             _ => self.inner.explain(),
         }
     }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::controller::ControllerMode;
+
 /// The first wait before a level that did harm is tried again.
 const WAIT_FIRST_S: f64 = 60.0;
 /// The longest wait. Workloads change within hours.
@@ -24,6 +26,7 @@ struct Harm {
 /// Levels that did harm, by groups and load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HarmMemory {
+    mode: ControllerMode,
     mixes: BTreeMap<String, BTreeMap<i64, Harm>>,
 }
 
@@ -49,6 +52,14 @@ pub(crate) fn load_step_near(load: f64, last: Option<i64>) -> i64 {
 }
 
 impl HarmMemory {
+    /// A memory that stays empty while nothing is in force: then no level can have done harm.
+    pub(crate) fn of(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            mixes: BTreeMap::new(),
+        }
+    }
+
     /// The lowest level that is not to be reached at this load: what did harm at a lower load does
     /// at a higher one.
     pub(crate) fn bound(&self, mix: &str, step: i64, now_s: f64) -> Option<f64> {
@@ -68,6 +79,9 @@ impl HarmMemory {
 
     /// This level did harm: it is not tried again for a time that doubles.
     pub(crate) fn record(&mut self, mix: &str, step: i64, level: f64, now_s: f64) {
+        if !self.mode.is_acting() {
+            return;
+        }
         if !self.mixes.contains_key(mix) && self.mixes.len() >= MIXES_MAX {
             self.mixes.pop_first();
         }
@@ -141,6 +155,17 @@ mod tests {
         assert_eq!(load_step_near(border * 1.05, Some(at)), at);
         assert_eq!(load_step_near(border * 1.2, Some(at)), at + 1);
         assert_eq!(load_step_near(border * 1.05, None), at + 1);
+    }
+
+    #[test]
+    fn a_level_that_was_never_in_force_did_no_harm() {
+        let mut memory = HarmMemory::of(ControllerMode::Observing);
+        memory.record("a", 3, 2.0, 0.0);
+        assert_eq!(
+            (memory.bound("a", 3, 1.0), memory.lowest("a")),
+            (None, None)
+        );
+        assert_eq!(memory.len(1.0), 0);
     }
 
     #[test]

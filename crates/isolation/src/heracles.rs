@@ -5,7 +5,7 @@
 //! and 0.85. Here the slack is judged independently of the load.
 
 use crate::alarm::Signals;
-use crate::controller::{Every, IsolationController, Outbox};
+use crate::controller::{BestEffortWork, ControllerMode, Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::load_step;
@@ -49,6 +49,8 @@ struct CacheTrial {
 
 #[derive(Debug)]
 pub(crate) struct Heracles {
+    mode: ControllerMode,
+    work: BestEffortWork,
     is_on: bool,
     may_grow: bool,
     cooldown_until_s: f64,
@@ -76,6 +78,8 @@ pub(crate) struct Heracles {
 impl Default for Heracles {
     fn default() -> Self {
         Self {
+            mode: ControllerMode::default(),
+            work: BestEffortWork::default(),
             is_on: false,
             may_grow: false,
             cooldown_until_s: f64::NEG_INFINITY,
@@ -100,6 +104,13 @@ impl Default for Heracles {
 }
 
 impl Heracles {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
     fn switch(&mut self, is_on: bool, why: Reason, seen: &MachineObservation) {
         if self.is_on != is_on {
             self.is_on = is_on;
@@ -230,7 +241,8 @@ impl Heracles {
             return measured;
         }
         let step = load_step(seen.load());
-        if !self.is_on {
+        // While only observing, best-effort work runs although it would be off.
+        if !self.is_on && self.mode.is_acting() {
             let known = self.service_dram.entry(step).or_insert(dram);
             *known += 0.2 * (dram - *known);
         }
@@ -263,6 +275,7 @@ impl Heracles {
 
 impl IsolationController for Heracles {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+        self.work = BestEffortWork::of(seen);
         let Some(slack) = seen.least_slack() else {
             return Vec::new();
         };
@@ -306,10 +319,14 @@ impl IsolationController for Heracles {
     }
 
     fn explain(&self) -> String {
-        match self.is_on {
-            true => format!("best-effort work has {} cores", self.cores),
-            false => format!("best-effort work is off ({})", self.why.name()),
-        }
+        self.work.absence().unwrap_or_else(|| match self.is_on {
+            true => format!("best-effort work {} {} cores", self.mode.has(), self.cores),
+            false => format!(
+                "best-effort work {} off ({})",
+                self.mode.is(),
+                self.why.name()
+            ),
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! slack, best-effort work gets more. A step that did not help turns the wheel; a step that did
 //! harm is undone at once.
 
-use crate::controller::{Every, IsolationController, Outbox};
+use crate::controller::{BestEffortWork, ControllerMode, Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::numbers::whole;
 use crate::observation::MachineObservation;
@@ -29,6 +29,8 @@ const WHEEL: [Resource; 3] = [Resource::Cores, Resource::Ways, Resource::Frequen
 
 #[derive(Debug)]
 pub(crate) struct Parties {
+    mode: ControllerMode,
+    work: BestEffortWork,
     cores: u64,
     ways: u64,
     frequency: f64,
@@ -47,6 +49,8 @@ pub(crate) struct Parties {
 impl Default for Parties {
     fn default() -> Self {
         Self {
+            mode: ControllerMode::default(),
+            work: BestEffortWork::default(),
             cores: 1,
             ways: 0,
             frequency: 1.0,
@@ -64,6 +68,13 @@ impl Default for Parties {
 }
 
 impl Parties {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
     fn turn(&mut self) {
         self.at = (self.at + 1) % WHEEL.len();
     }
@@ -137,7 +148,8 @@ impl Parties {
             let resource = WHEEL[self.at];
             if now_s >= self.blocked_until_s[self.at] && self.shift(resource, true, seen) {
                 self.why = Reason::Slack;
-                self.grown = Some((resource, slack));
+                // A growth that is not in force can do no harm.
+                self.grown = self.mode.is_acting().then_some((resource, slack));
                 return;
             }
             self.turn();
@@ -147,6 +159,7 @@ impl Parties {
 
 impl IsolationController for Parties {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+        self.work = BestEffortWork::of(seen);
         let fresh: Option<Vec<f64>> = seen
             .services
             .iter()
@@ -194,10 +207,10 @@ impl IsolationController for Parties {
     }
 
     fn explain(&self) -> String {
-        match self.is_off {
-            true => "best-effort work is off".to_owned(),
-            false => format!("best-effort work has {} cores", self.cores),
-        }
+        self.work.absence().unwrap_or_else(|| match self.is_off {
+            true => format!("best-effort work {} off", self.mode.is()),
+            false => format!("best-effort work {} {} cores", self.mode.has(), self.cores),
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while
 //! best-effort work is off or absent, because Heracles' power loop would fight with it.
 
-use crate::controller::{Every, IsolationController, Outbox};
+use crate::controller::{ControllerMode, Every, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::observation::MachineObservation;
 
@@ -16,6 +16,7 @@ const LEAST: f64 = 0.25;
 
 #[derive(Debug)]
 pub(crate) struct Pegasus {
+    mode: ControllerMode,
     power: f64,
     hold_until_s: f64,
     recent: Vec<(f64, f64)>,
@@ -26,6 +27,7 @@ pub(crate) struct Pegasus {
 impl Default for Pegasus {
     fn default() -> Self {
         Self {
+            mode: ControllerMode::default(),
             power: 1.0,
             hold_until_s: f64::NEG_INFINITY,
             recent: Vec::new(),
@@ -36,6 +38,13 @@ impl Default for Pegasus {
 }
 
 impl Pegasus {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
     /// Table 2 of the paper: latency as a share of the target gives the change of the cap.
     fn decide(&mut self, share: f64, now_s: f64) -> Option<Reason> {
         self.recent.push((now_s, share));
@@ -46,6 +55,11 @@ impl Pegasus {
             .recent
             .first()
             .is_some_and(|(at_s, _)| now_s - at_s > MEAN_S - 2.0 * STEP_S);
+        // A cap that is not in force leaves the power where it was.
+        let now = match self.mode {
+            ControllerMode::Acting => self.power,
+            ControllerMode::Observing => 1.0,
+        };
         let (power, reason) = if is_whole && mean > 1.0 {
             self.hold_until_s = now_s + HOLD_S;
             (1.0, Reason::Violation)
@@ -54,13 +68,13 @@ impl Pegasus {
         } else if share > 1.35 {
             (1.0, Reason::Violation)
         } else if share > 1.0 {
-            (self.power * 1.07, Reason::Violation)
+            (now * 1.07, Reason::Violation)
         } else if share >= 0.85 {
             return None;
         } else if share >= 0.60 {
-            (self.power * 0.99, Reason::Slack)
+            (now * 0.99, Reason::Slack)
         } else {
-            (self.power * 0.97, Reason::Slack)
+            (now * 0.97, Reason::Slack)
         };
         self.power = power.clamp(LEAST, 1.0);
         Some(reason)
@@ -92,7 +106,8 @@ impl IsolationController for Pegasus {
 
     fn explain(&self) -> String {
         format!(
-            "the power limit is at {:.0} % of the highest",
+            "the power limit {} at {:.0} % of the highest",
+            self.mode.is(),
             100.0 * self.power
         )
     }
@@ -101,6 +116,18 @@ impl IsolationController for Pegasus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cap_that_is_only_observed_does_not_sink_on_and_on() {
+        let mut pegasus = Pegasus::new(ControllerMode::Observing);
+        for second in 0..60 {
+            pegasus.decide(0.5, f64::from(second));
+        }
+        assert_eq!(
+            pegasus.explain(),
+            "the power limit would be at 97 % of the highest"
+        );
+    }
 
     #[test]
     fn the_table_of_the_paper() {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::autothrottle::Autothrottle;
-use crate::controller::IsolationController;
+use crate::controller::{ControllerMode, IsolationController};
 use crate::cpu_suppress::CpuSuppress;
 use crate::fixed::{Fixed, FixedSettings};
 use crate::heracles::Heracles;
@@ -94,20 +94,20 @@ impl PolicySettings {
     pub(crate) fn beside(&self) -> Option<Fixed> {
         let is_of_policy = matches!(self.policy, Policy::Static | Policy::None);
         let is_any = self.fixed != FixedSettings::default();
-        (is_any && !is_of_policy).then(|| Fixed::new(self.fixed.clone()))
+        (is_any && !is_of_policy).then(|| Fixed::new(self.fixed.clone(), ControllerMode::Acting))
     }
 
     /// The controller alone, without the guard.
-    pub(crate) fn controller(&self) -> Box<dyn IsolationController> {
+    pub(crate) fn controller(&self, mode: ControllerMode) -> Box<dyn IsolationController> {
         match self.policy {
-            Policy::Slackline => Box::new(Slackline::default()),
-            Policy::Heracles => Box::new(Heracles::default()),
-            Policy::Pegasus => Box::new(Pegasus::default()),
-            Policy::Parties => Box::new(Parties::default()),
-            Policy::Autothrottle => Box::new(Autothrottle::default()),
-            Policy::CpuSuppress => Box::new(CpuSuppress::new(self.suppress_share)),
-            Policy::Static => Box::new(Fixed::new(self.fixed.clone())),
-            Policy::None => Box::new(Fixed::new(FixedSettings::default())),
+            Policy::Slackline => Box::new(Slackline::new(mode)),
+            Policy::Heracles => Box::new(Heracles::new(mode)),
+            Policy::Pegasus => Box::new(Pegasus::new(mode)),
+            Policy::Parties => Box::new(Parties::new(mode)),
+            Policy::Autothrottle => Box::new(Autothrottle::new(mode)),
+            Policy::CpuSuppress => Box::new(CpuSuppress::new(self.suppress_share, mode)),
+            Policy::Static => Box::new(Fixed::new(self.fixed.clone(), mode)),
+            Policy::None => Box::new(Fixed::new(FixedSettings::default(), mode)),
         }
     }
 }

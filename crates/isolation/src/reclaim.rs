@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::alarm::signals;
 use crate::autothrottle::LEAST_CORES;
-use crate::controller::Outbox;
+use crate::controller::{ControllerMode, NO_STEP_YET, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason, Subject};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
@@ -27,6 +27,7 @@ const BOOST: f64 = 1.5;
 
 #[derive(Debug, Default)]
 struct Reserved {
+    mode: ControllerMode,
     quota_cores: Option<f64>,
     good_cores: Option<f64>,
     highest_use: f64,
@@ -39,6 +40,14 @@ struct Reserved {
 }
 
 impl Reserved {
+    fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            harm: HarmMemory::of(mode),
+            ..Self::default()
+        }
+    }
+
     fn set(&mut self, quota: f64, cores: f64, why: Reason, now_s: f64) {
         self.quota_cores = Some(quota.clamp(LEAST_CORES, cores));
         self.why = why;
@@ -90,7 +99,9 @@ impl Reserved {
             && (is_whole || tail.is_violated(service.objective_ms, 3.0));
         match self.quota_cores {
             None => {
-                if is_whole && verdict == TailVerdict::Within {
+                // Without a known use, any quota would be a guess.
+                let is_known = self.highest_use > 0.0;
+                if is_whole && is_known && verdict == TailVerdict::Within {
                     self.set(FIRST * self.highest_use, cores, Reason::Start, now_s);
                 }
             }
@@ -102,7 +113,12 @@ impl Reserved {
                     .take()
                     .unwrap_or(quota * BOOST)
                     .max(quota / CUT);
-                self.set(back, cores, Reason::Revert, now_s);
+                let why = match self.mode {
+                    ControllerMode::Acting => Reason::Revert,
+                    // The quota was never in force.
+                    ControllerMode::Observing => Reason::Violation,
+                };
+                self.set(back, cores, why, now_s);
             }
             Some(quota)
                 if service.throttled_share > THROTTLED_MOST
@@ -118,7 +134,9 @@ impl Reserved {
                     self.harm
                         .harmless("", self.step.unwrap_or(0), 1.0 / quota, now_s);
                     self.good_cores = Some(quota);
-                    if !self.is_remembered(quota * CUT, now_s) {
+                    // What a cut does, only a quota in force can show.
+                    let may_cut = self.mode.is_acting();
+                    if may_cut && !self.is_remembered(quota * CUT, now_s) {
                         self.set(quota * CUT, cores, Reason::Slack, now_s);
                         return;
                     }
@@ -133,14 +151,23 @@ impl Reserved {
 
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
+    mode: ControllerMode,
     services: BTreeMap<String, Reserved>,
     outbox: Outbox,
 }
 
 impl Reclaim {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
         for service in &seen.services {
-            let reserved = self.services.entry(service.name.clone()).or_default();
+            let reserved = self.services.entry(service.name.clone());
+            let reserved = reserved.or_insert_with(|| Reserved::new(self.mode));
             reserved.step(service, seen.machine.cores, now_s);
             if let Some(quota) = reserved.quota_cores {
                 let subject = Subject::Service(service.name.clone());
@@ -163,14 +190,16 @@ impl Reclaim {
 
     pub(crate) fn explain(&self) -> String {
         if self.services.is_empty() {
-            return "no best-effort group runs".to_owned();
+            return NO_STEP_YET.to_owned();
         }
         let of = |(name, reserved): (&String, &Reserved)| match reserved.quota_cores {
             Some(quota) => format!(
-                "the quota of {name} is {quota:.2} cores ({})",
+                "the quota of {name} {} {quota:.2} cores ({})",
+                self.mode.is(),
                 reserved.why.name()
             ),
-            None => format!("the quota of {name} is not lowered yet"),
+            None if self.mode.is_acting() => format!("the quota of {name} is not lowered yet"),
+            None => format!("the quota of {name} would not be lowered yet"),
         };
         self.services.iter().map(of).collect::<Vec<_>>().join("; ")
     }

@@ -16,7 +16,7 @@
 //! ([`crate::reclaim`]).
 
 use crate::alarm::{Alarm, Signals, highest, signals};
-use crate::controller::{IsolationController, Outbox};
+use crate::controller::{ControllerMode, IsolationController, Outbox};
 use crate::decision::{ActuatorSetting, Decision, Reason};
 use crate::evidence::Evidence;
 use crate::harm::{HarmMemory, load_step_near};
@@ -71,6 +71,9 @@ const OTHERS_CORES: f64 = 0.2;
 
 #[derive(Debug, Default)]
 pub(crate) struct Slackline {
+    mode: ControllerMode,
+    /// Whether the configuration has best-effort groups.
+    has_groups: bool,
     /// CPU for all groups together. 0 is off; the machine's cores are no limit.
     budget: f64,
     /// The budget before the last growth.
@@ -104,6 +107,15 @@ struct Egress {
 }
 
 impl Slackline {
+    pub(crate) fn new(mode: ControllerMode) -> Self {
+        Self {
+            mode,
+            harm: HarmMemory::of(mode),
+            reclaim: Reclaim::new(mode),
+            ..Self::default()
+        }
+    }
+
     /// The link is shared as Heracles does: neither latency nor CPU says in time that it is full.
     fn share_link(&mut self, seen: &MachineObservation, now_s: f64) {
         let is_due = |egress: &Egress| now_s - egress.at_s >= EGRESS_EVERY_S;
@@ -192,6 +204,13 @@ impl Slackline {
         if self.budget <= 0.0 && is_of_before {
             return;
         }
+        let runs_all_the_same = !self.mode.is_acting() && seen.running_groups().next().is_some();
+        if self.budget <= 0.0 && runs_all_the_same {
+            // Only on paper it is off: the service is not alone.
+            self.is_overloaded = false;
+            self.set(0.0, Reason::Violation, now_s);
+            return;
+        }
         if self.budget <= 0.0 {
             // Nothing of ours runs, and the objective is violated: the service alone is too much.
             if !self.is_overloaded || now_s >= self.retry_s {
@@ -212,7 +231,9 @@ impl Slackline {
             self.harm.record(&mix, step, level, now_s);
             self.cut_s = Some(now_s);
         }
-        match self.grown_from.take() {
+        // A growth that was never in force did no harm.
+        let is_in_force = self.mode.is_acting();
+        match self.grown_from.take().filter(|_| is_in_force) {
             Some(before) => self.set(before, Reason::Revert, now_s),
             None if self.budget / 2.0 < least => self.set(0.0, Reason::Violation, now_s),
             None => self.set(self.budget / 2.0, Reason::Violation, now_s),
@@ -277,8 +298,12 @@ impl Slackline {
             cores if cores >= OTHERS_CORES => format!("; other programs use {cores:.2} cores"),
             _ => String::new(),
         };
+        let (when, waits) = match self.mode {
+            ControllerMode::Acting => ("best-effort work was off", "waits"),
+            ControllerMode::Observing => ("no best-effort work ran", "would wait"),
+        };
         format!(
-            "a service violated its objective while best-effort work was off: best-effort work waits {:.0} s{others}",
+            "a service violated its objective while {when}: best-effort work {waits} {:.0} s{others}",
             self.wait_s
         )
     }
@@ -359,7 +384,8 @@ fn longest_window_s(seen: &MachineObservation) -> f64 {
 
 impl IsolationController for Slackline {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
-        if seen.groups.is_empty() {
+        self.has_groups = !seen.groups.is_empty();
+        if !self.has_groups {
             return self.reclaim.step(seen, now_s);
         }
         let step = load_step_near(seen.demand(), self.step);
@@ -411,11 +437,17 @@ impl IsolationController for Slackline {
             count => format!("; {count} budgets that were too large are not tried again yet"),
         };
         let now = match self.budget {
-            _ if self.mix.is_empty() => return self.reclaim.explain(),
+            _ if !self.has_groups => return self.reclaim.explain(),
             _ if self.is_overloaded => self.overloaded(),
-            budget if budget <= 0.0 => format!("best-effort work is off ({})", self.why.name()),
+            _ if self.mix.is_empty() => "no best-effort group runs".to_owned(),
+            budget if budget <= 0.0 => format!(
+                "best-effort work {} off ({})",
+                self.mode.is(),
+                self.why.name()
+            ),
             budget => format!(
-                "best-effort work may use {budget:.2} cores together ({})",
+                "best-effort work {} {budget:.2} cores together ({})",
+                self.mode.may_use(),
                 self.why.name()
             ),
         };

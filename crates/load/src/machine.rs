@@ -160,6 +160,19 @@ enum ServiceReader {
 }
 
 impl ServiceReader {
+    /// Of a group of cgroup v1 that is in the hierarchy of cpu and not in that of cpuacct, the
+    /// kernel counts no CPU time: then its processes are counted.
+    fn of_group(roots: &Roots, group: &str) -> Result<Self, HostError> {
+        let mut reader = CgroupReader::open(roots, group)?;
+        match reader.cpu() {
+            Err(HostError::Absent { .. }) => {
+                let processes = ProcessTree::of_group(group);
+                Ok(Self::Processes(Box::new(processes)))
+            }
+            cpu => cpu.map(|_| Self::Group(reader)),
+        }
+    }
+
     fn cpu_s(&mut self, roots: &Roots) -> Result<f64, HostError> {
         Ok(match self {
             Self::Group(group) => group.cpu()?.total_s(),
@@ -173,9 +186,7 @@ impl Watch {
         let roots = Roots::default();
         let mut service = match service {
             ServiceOnHost::Unknown | ServiceOnHost::AmongOthers => None,
-            ServiceOnHost::Group(group) => {
-                Some(ServiceReader::Group(CgroupReader::open(&roots, group)?))
-            }
+            ServiceOnHost::Group(group) => Some(ServiceReader::of_group(&roots, group)?),
             ServiceOnHost::Process(pid) => {
                 Some(ServiceReader::Processes(Box::new(ProcessTree::of(*pid))))
             }
@@ -205,5 +216,33 @@ impl Watch {
             _ => None,
         };
         (they, stolen_share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_counts_no_cpu_time_is_counted_by_its_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = dir.path().join("sys/fs/cgroup").join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let roots = Roots::at(dir.path());
+        assert!(ServiceReader::of_group(&roots, "web").is_err());
+        write("cpu/web/cpu.stat", "nr_periods 0\n");
+        write("cpu/web/cgroup.procs", "");
+        write("cpuacct/cpuacct.usage", "1000000000\n");
+        let mut reader = ServiceReader::of_group(&roots, "web").unwrap();
+        assert!(matches!(reader, ServiceReader::Processes(_)));
+        assert!(reader.cpu_s(&roots).unwrap().abs() < 1e-9);
+        write("cpuacct/web/cpuacct.usage", "2000000000\n");
+        write("cpuacct/web/cpuacct.stat", "user 150\nsystem 50\n");
+        let mut reader = ServiceReader::of_group(&roots, "web").unwrap();
+        assert!(matches!(reader, ServiceReader::Group(_)));
+        assert!((reader.cpu_s(&roots).unwrap() - 2.0).abs() < 1e-9);
     }
 }

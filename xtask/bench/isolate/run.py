@@ -246,7 +246,8 @@ def own_quota(service, text, directory):
     with Running(service, directory, text, None, objective_ms, has_group=True) as running:
         load = running.load(service, rate, RESERVED_S, "--warm-s", WARM_S, "--window-s", WINDOW_S)
     rows = running.rows(WARM_S)
-    uses = sorted(row["services"][0]["cpu_cores"] for row in rows)
+    uses = [row["services"][0]["cpu_cores"] for row in rows]
+    uses = sorted(use for use in uses if use is not None)
     return {
         **kept_windows(load, objective_ms),
         "used_cores": mean(uses),

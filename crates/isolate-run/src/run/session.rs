@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use host::{Hierarchies, Journal, RestoreReport, Roots};
 use isolation::{
     ActuatorSetting, Decision, GroupSeen, IsolationController, MachineObservation, MachineSeen,
-    ServiceSeen, Subject, guarded,
+    ServiceSeen, Subject,
 };
 
 use super::options::{RunOptions, Watcher};
-use super::subjects::{Steered, Watched, open_services, service_status, steered};
+use super::subjects::{Steered, Watched, Words, open_services, service_status, steered, told};
 use crate::config::IsolationConfig;
-use crate::counters::{Counters, Machine, Traffic};
+use crate::counters::{Counters, Machine, Rates, Traffic};
 use crate::error::IsolateError;
 use crate::hardware::Hardware;
 use crate::latency::Seen;
@@ -45,7 +45,10 @@ pub(super) struct Session {
     machine: Machine,
     hardware: Hardware,
     traffic: Traffic,
-    pub(super) machine_settings: std::collections::BTreeMap<String, String>,
+    /// The settings in force; those that would be, while only observing.
+    pub(super) machine_settings: Words,
+    /// What was said of the configuration, for the status.
+    pub(super) notes: Vec<String>,
     cores: f64,
     busy_cores: f64,
     pub(super) began: Instant,
@@ -87,6 +90,15 @@ pub(super) fn steering(
     Ok((journal, watchdog))
 }
 
+/// The policy's controller, which knows whether its decisions are carried out.
+pub(super) fn controller(config: &IsolationConfig, observe: bool) -> Box<dyn IsolationController> {
+    let settings = config.policy_settings();
+    match observe {
+        true => isolation::observing(&settings),
+        false => isolation::guarded(&settings),
+    }
+}
+
 impl Session {
     pub(super) fn begin(
         config: IsolationConfig,
@@ -111,7 +123,7 @@ impl Session {
         let cores = cores as f64;
         let groups = config.best_effort.iter().cloned().map(steered).collect();
         let mut session = Self {
-            controller: guarded(&config.policy_settings()),
+            controller: controller(&config, observe),
             steer: Steer::new(roots.clone(), Devices::of(&config.policy)),
             state_dir: state_dir.to_owned(),
             observe,
@@ -123,7 +135,8 @@ impl Session {
             machine: Machine::default(),
             hardware: Hardware::default(),
             traffic: Traffic::default(),
-            machine_settings: std::collections::BTreeMap::new(),
+            machine_settings: Words::new(),
+            notes: Vec::new(),
             cores,
             busy_cores: 0.0,
             began: now,
@@ -295,7 +308,7 @@ impl Session {
                     .place
                     .as_ref()
                     .is_some_and(|place| place.is_running(host));
-            service.rates = rates.unwrap_or_default();
+            service.rates = rates.unwrap_or_else(Rates::of_nobody);
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
             observation.services.push(ServiceSeen {
@@ -307,7 +320,7 @@ impl Session {
                     .zip(service.service.peak_requests_per_s)
                     .map(|(rate, peak)| rate / peak),
                 requests_per_s: rate,
-                cpu_cores: service.rates.cpu_cores,
+                cpu_cores: service.rates.cpu_cores.unwrap_or(0.0),
                 quota_cores: service.rates.quota_cores,
                 throttled_share: service.rates.throttled_share,
                 waiting_share: service.rates.waiting_share,
@@ -321,16 +334,16 @@ impl Session {
         }
         for group in &mut self.groups {
             let place = group.work.place.as_ref();
-            let rates = place
-                .and_then(|place| place.group.as_deref())
-                .and_then(|own| group.counters.look_at_group(host, own, elapsed_s).ok());
+            let rates =
+                place.and_then(|place| group.counters.look_at_work(host, place, elapsed_s).ok());
             group.is_running = rates.is_some() && group.work.is_running(host);
-            group.rates = rates.unwrap_or_default();
+            group.rates = rates.unwrap_or_else(Rates::of_nobody);
             group.cpu_s += group.rates.used_s;
+            let cpu_cores = group.rates.cpu_cores.unwrap_or(0.0);
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
                 progress_per_s: group.work.progress_per_s,
-                ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
+                ..GroupSeen::running(&group.work.config.name, cpu_cores)
             });
         }
         self.look_at_traffic(&mut observation, elapsed_s);
@@ -407,6 +420,9 @@ impl Session {
         } else {
             self.keep_setting(decision);
         }
+        if outcome == DecisionOutcome::Observed {
+            line += " (observed)";
+        }
         self.recent.push(line);
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
@@ -417,7 +433,7 @@ impl Session {
         })
     }
 
-    /// Keeps what is in force for the status.
+    /// Keeps what is in force, or would be, for the status.
     fn keep_setting(&mut self, decision: &Decision) {
         let settings = match &decision.subject {
             Subject::Group(name) => {
@@ -446,21 +462,28 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> IsolationStatus {
-        let services = self.services.iter().map(service_status).collect();
-        let groups = self.groups.iter().map(|group| GroupStatus {
-            name: group.work.config.name.clone(),
-            group: group
-                .work
-                .place
-                .as_ref()
-                .and_then(|place| place.group.clone()),
-            is_running: group.is_running,
-            cpu_cores: group.rates.cpu_cores,
-            cpu_s: group.cpu_s,
-            progress: group.work.progress,
-            settings: group.settings.clone(),
-            reason: group.reason,
+        let services = self.services.iter();
+        let services = services.map(|service| service_status(service, self.observe));
+        let groups = self.groups.iter().map(|group| {
+            let (settings, observed_settings) = told(&group.settings, self.observe);
+            GroupStatus {
+                name: group.work.config.name.clone(),
+                group: group
+                    .work
+                    .place
+                    .as_ref()
+                    .and_then(|place| place.group.clone()),
+                is_running: group.is_running,
+                cpu_cores: group.rates.cpu_cores,
+                cpu_s: group.cpu_s,
+                progress: group.work.progress,
+                settings,
+                observed_settings,
+                reason: group.reason,
+            }
         });
+        let (machine_settings, observed_machine_settings) =
+            told(&self.machine_settings, self.observe);
         IsolationStatus {
             time: jiff::Timestamp::now().to_string(),
             at_s: self.began.elapsed().as_secs_f64(),
@@ -469,9 +492,10 @@ impl Session {
             policy: self.config.policy.name,
             observe: self.observe,
             explanation: self.controller.explain(),
-            services,
+            services: services.collect(),
             groups: groups.collect(),
-            machine_settings: self.machine_settings.clone(),
+            machine_settings,
+            observed_machine_settings,
             cores: self.cores,
             busy_cores: self.busy_cores,
             own_cores: self.own_cores,
@@ -480,6 +504,7 @@ impl Session {
             troubles: self.troubles.clone(),
             recent: self.recent.clone(),
             yielded: self.steer.yielded().collect(),
+            notes: self.notes.clone(),
         }
     }
 

@@ -36,8 +36,8 @@ pub(super) struct Watched {
     pub(super) rates: Rates,
     pub(super) seen: Option<Seen>,
     trouble: Option<SourceTrouble>,
-    /// The settings in force by actuator, in words.
-    pub(super) settings: std::collections::BTreeMap<String, String>,
+    /// The settings in force; those that would be, while only observing.
+    pub(super) settings: Words,
 }
 
 impl Watched {
@@ -81,7 +81,8 @@ pub(super) struct Steered {
     pub(super) is_running: bool,
     /// CPU time since the start.
     pub(super) cpu_s: f64,
-    pub(super) settings: std::collections::BTreeMap<String, String>,
+    /// The settings in force; those that would be, while only observing.
+    pub(super) settings: Words,
     pub(super) reason: Option<isolation::Reason>,
 }
 
@@ -92,7 +93,7 @@ pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
         rates: Rates::default(),
         is_running: false,
         cpu_s: 0.0,
-        settings: std::collections::BTreeMap::new(),
+        settings: Words::new(),
         reason: None,
     }
 }
@@ -120,13 +121,14 @@ pub(super) fn open_services(
             rates: Rates::default(),
             seen: None,
             trouble: None,
-            settings: std::collections::BTreeMap::new(),
+            settings: Words::new(),
         });
     }
     Ok(services)
 }
 
-pub(super) fn service_status(service: &Watched) -> ServiceStatus {
+pub(super) fn service_status(service: &Watched, observe: bool) -> ServiceStatus {
+    let (settings, observed_settings) = told(&service.settings, observe);
     let window = service
         .seen
         .as_ref()
@@ -156,6 +158,18 @@ pub(super) fn service_status(service: &Watched) -> ServiceStatus {
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,
         stalled_share: service.rates.stalled_share,
-        settings: service.settings.clone(),
+        settings,
+        observed_settings,
+    }
+}
+
+/// Settings by actuator, in words.
+pub(super) type Words = std::collections::BTreeMap<String, String>;
+
+/// The settings that are in force, and those that would be: one of the two is empty.
+pub(super) fn told(settings: &Words, observe: bool) -> (Words, Words) {
+    match observe {
+        true => (Words::new(), settings.clone()),
+        false => (settings.clone(), Words::new()),
     }
 }

@@ -101,6 +101,34 @@ fn a_service_that_is_too_slow_alone_is_said_and_nothing_else_is_touched() {
     );
 }
 
+/// While only observing, best-effort work runs as before, whatever was decided.
+#[test]
+fn what_was_only_observed_did_no_harm_and_the_service_is_not_alone() {
+    let mut slackline = Slackline::new(ControllerMode::Observing);
+    run(&mut slackline, &seen(0, 0.0), 0, 8);
+    let before = slackline.budget;
+    assert!(before > 0.0);
+    let would_have = format!("best-effort work would have {before:.2} cores together (slack)");
+    assert_eq!(slackline.explain(), would_have);
+    let lines = run(&mut slackline, &seen(60, 0.0), 8, 9);
+    assert!(lines[0].ends_with("(violation)"), "{lines:?}");
+    assert_eq!(slackline.harm.len(9.0), 0);
+    run(&mut slackline, &seen(60, 0.0), 9, 30);
+    let off = "best-effort work would be off (violation)";
+    assert_eq!(slackline.explain(), off);
+    // A service that violates its objective while no best-effort work runs is alone.
+    let mut alone = seen(60, 0.0);
+    alone.groups[0].is_running = false;
+    run(&mut slackline, &alone, 30, 40);
+    let explained = slackline.explain();
+    assert!(
+        explained.starts_with(
+            "a service violated its objective while no best-effort work ran: best-effort work would wait "
+        ),
+        "{explained}"
+    );
+}
+
 #[test]
 fn after_one_bad_second_of_the_service_alone_batch_work_waits_two_windows() {
     let window_s = |seconds, above| {

@@ -32,7 +32,8 @@ impl Seen {
             .iter()
             .filter_map(|s| s.latency_ms.map(|ms| 100.0 * ms / s.objective_ms));
         let worst = shares.reduce(f64::max);
-        let cores: f64 = status.groups.iter().map(|group| group.cpu_cores).sum();
+        let cores = status.groups.iter().filter_map(|group| group.cpu_cores);
+        let cores: f64 = cores.sum();
         self.has_latency = worst.is_some();
         self.latency.push(worst.unwrap_or(0.0));
         self.cores.push(100.0 * cores);

@@ -7,8 +7,8 @@ use prometheus_text::{Exposition, Labels, MetricKind};
 /// A service's figure; `None` where it is not known.
 type Figure = fn(&isolate_run::ServiceStatus) -> Option<f64>;
 
-/// A best-effort group's figure.
-type GroupFigure = fn(&isolate_run::GroupStatus) -> f64;
+/// A best-effort group's figure; `None` where it is not known.
+type GroupFigure = fn(&isolate_run::GroupStatus) -> Option<f64>;
 
 pub(super) fn page(status: &IsolationStatus) -> String {
     let mut page = Exposition::new();
@@ -41,7 +41,7 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         (
             "slackline_isolate_service_cores",
             "CPU that the service uses, in cores.",
-            |s| Some(s.cpu_cores),
+            |s| s.cpu_cores,
         ),
     ];
     for (name, help, of) in gauges {
@@ -60,12 +60,14 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         (
             "slackline_isolate_group_off",
             "1 if a best-effort group is switched off, otherwise 0.",
-            |group| f64::from(u8::from(group.settings.contains_key("off"))),
+            |group| Some(f64::from(u8::from(group.settings.contains_key("off")))),
         ),
     ];
     for (name, help, of) in groups {
-        let all = status.groups.iter();
-        let samples = all.map(|group| (Labels::new().and("group", &group.name), of(group)));
+        let samples = status.groups.iter().filter_map(|group| {
+            let labels = Labels::new().and("group", &group.name);
+            Some((labels, of(group)?))
+        });
         page.family(name, MetricKind::Gauge, help).samples(samples);
     }
     for (name, help, counts) in [
@@ -85,6 +87,12 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         page.family(name, MetricKind::Counter, help)
             .samples(samples);
     }
+    let mut observing = page.family(
+        "slackline_isolate_observing",
+        MetricKind::Gauge,
+        "1 if the controller only observes: none of its decisions is carried out. Otherwise 0.",
+    );
+    observing.sample(&Labels::new(), f64::from(u8::from(status.observe)));
     let mut own = page.family(
         "slackline_isolate_own_cores",
         MetricKind::Gauge,

@@ -19,12 +19,15 @@ use crate::output::{message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show which settings of services, best-effort groups and the machine can be changed on this
-    /// host, and what the host lacks. Changes nothing.
+    /// Show which settings of services, best-effort groups and the machine the policy may write on
+    /// this host, and what the host lacks. Changes nothing.
     Check {
         /// The configuration (TOML, or JSON with the ending .json).
         config: PathBuf,
-        /// Print JSON.
+        /// Also show the settings that the policy does not write.
+        #[arg(long)]
+        all: bool,
+        /// Print JSON, always with all settings.
         #[arg(long)]
         json: bool,
     },
@@ -70,7 +73,7 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<CommandOutcome> {
     match command {
-        Command::Check { config, json } => check(config, *json),
+        Command::Check { config, all, json } => check(config, *all, *json),
         Command::Run(arguments) => run::run(arguments, state_dir),
         Command::Status { live: true, .. } => live::run(state_dir),
         Command::Status { json, .. } => status(state_dir, *json),
@@ -89,11 +92,11 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Command
     }
 }
 
-fn check(config: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
+fn check(config: &Path, all: bool, json: bool) -> anyhow::Result<CommandOutcome> {
     let check = isolate_run::check(config, &Roots::default())?;
     match json {
         true => print(&(serde_json::to_string_pretty(&check)? + "\n"))?,
-        false => print(&text::check(&check))?,
+        false => print(&text::check(&check, all))?,
     }
     Ok(match check.problems.is_empty() {
         true => CommandOutcome::Positive,

@@ -89,9 +89,7 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         html += &of_service(rows, name, end_s, &marks);
     }
     for name in names(rows, |row| row.groups.iter().map(|it| &*it.name).collect()) {
-        let cores = line(rows, LineKind::Plain, |row| {
-            Some(group(row, name)?.cpu_cores)
-        });
+        let cores = line(rows, LineKind::Plain, |row| group(row, name)?.cpu_cores);
         let _ = writeln!(html, "<h2>{}</h2>", escaped(name));
         html += &timeline("Best-effort CPU", "cores", &[cores], end_s, &marks);
         html += &work_done(rows, name, end_s);
@@ -212,9 +210,7 @@ fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -
     });
     html += &timeline("Load", "requests/s", &[load], end_s, &[]);
     let lines = [
-        line(rows, LineKind::Plain, |row| {
-            Some(service(row, name)?.cpu_cores)
-        }),
+        line(rows, LineKind::Plain, |row| service(row, name)?.cpu_cores),
         line(rows, LineKind::Over, |row| service(row, name)?.quota_cores),
     ];
     let title = match lines[1].has_values() {
@@ -228,12 +224,17 @@ fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -
 /// What a group got done: units of work where it says, and CPU time.
 fn work_done(rows: &[IsolationStatus], name: &str, end_s: f64) -> String {
     let cpu_s = counted(rows.iter().filter_map(|row| Some(group(row, name)?.cpu_s)));
+    let mut seen = rows.iter().filter_map(|row| group(row, name)?.cpu_cores);
+    let cpu = match cpu_s > 0.0 || seen.next().is_some() {
+        true => format!("{cpu_s:.1} CPU seconds"),
+        false => "an unknown CPU time".to_owned(),
+    };
     let progress = |row: &IsolationStatus| group(row, name)?.progress;
     let Some(units) = rows.iter().rev().find_map(progress) else {
-        return paragraphs(&[format!("Work done: {cpu_s:.1} CPU seconds.")]);
+        return paragraphs(&[format!("Work done: {cpu}.")]);
     };
     let done = line(rows, LineKind::Plain, progress);
-    let text = format!("Work done: {units} units, in {cpu_s:.1} CPU seconds.");
+    let text = format!("Work done: {units} units, in {cpu}.");
     paragraphs(&[text]) + &timeline("Work done", "units", &[done], end_s, &[])
 }
 

@@ -19,11 +19,12 @@ pub(super) fn service(objective_ms: f64, latency_ms: f64) -> ServiceStatus {
         requests: 1000,
         requests_per_s: Some(200.0),
         no_data: None,
-        cpu_cores: 0.037,
+        cpu_cores: Some(0.037),
         quota_cores: None,
         waiting_share: None,
         stalled_share: None,
         settings: BTreeMap::new(),
+        observed_settings: BTreeMap::new(),
     }
 }
 
@@ -42,13 +43,15 @@ pub(super) fn row(at_s: f64, observe: bool, service: ServiceStatus) -> Isolation
             name: "batch".to_owned(),
             group: None,
             is_running: true,
-            cpu_cores: 0.5,
+            cpu_cores: Some(0.5),
             cpu_s: at_s,
             progress: None,
             settings: BTreeMap::new(),
+            observed_settings: BTreeMap::new(),
             reason: None,
         }],
         machine_settings: BTreeMap::new(),
+        observed_machine_settings: BTreeMap::new(),
         cores: 2.0,
         busy_cores: 2.0,
         own_cores: 0.0,
@@ -57,5 +60,6 @@ pub(super) fn row(at_s: f64, observe: bool, service: ServiceStatus) -> Isolation
         troubles: BTreeMap::new(),
         recent: Vec::new(),
         yielded: Vec::new(),
+        notes: Vec::new(),
     }
 }

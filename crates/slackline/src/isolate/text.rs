@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use isolate_run::{Check, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
+use isolate_run::{Check, CheckRow, GroupStatus, IsolationStatus, SelftestRow, ServiceStatus};
 use isolation::{Ceiling, Simulated};
 
 fn table(head: &[&str]) -> Table {
@@ -28,27 +28,50 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "–".to_owned())
 }
 
-pub(super) fn check(check: &Check) -> String {
+/// What a check found; of the settings all, or only those that the policy may write.
+pub(super) fn check(check: &Check, all: bool) -> String {
     let mut text: String = check
         .sentences
         .iter()
         .map(|sentence| format!("{sentence}\n"))
         .collect();
-    let mut rows = table(&["", "actuator", "available", "now"]);
-    for row in &check.rows {
+    let (used, others): (Vec<&CheckRow>, Vec<&CheckRow>) =
+        check.rows.iter().partition(|row| row.is_used);
+    let head = ["", "setting", "available", "now", "used by the policy"];
+    let mut rows = table(if all { &head[..] } else { &head[..4] });
+    let shown = used.iter().chain(others.iter().filter(|_| all));
+    for row in shown {
         let available = match (&row.available, &row.missing) {
             (Some(form), _) => form.clone(),
             (_, Some(why)) => format!("no: {why}"),
             _ => String::new(),
         };
-        rows.add_row([
+        let mut cells = vec![
             row.subject.clone(),
             row.actuator.clone(),
             available,
             or_dash(row.now.clone()),
-        ]);
+        ];
+        if all {
+            cells.push(if row.is_used { "yes" } else { "no" }.to_owned());
+        }
+        rows.add_row(cells);
     }
-    let _ = write!(text, "\n{}", rendered(&rows));
+    text.push_str(match (all, used.is_empty()) {
+        (true, _) => "\n",
+        (false, true) => "\nThe policy writes no setting.\n",
+        (false, false) => "\nThe policy may write these settings:\n\n",
+    });
+    if all || !used.is_empty() {
+        text += &rendered(&rows);
+    }
+    if !all && !others.is_empty() {
+        let count = others.len();
+        let _ = writeln!(
+            text,
+            "\n--all also lists {count} settings that the policy does not write."
+        );
+    }
     for problem in &check.problems {
         let _ = writeln!(text, "\nProblem: {problem}");
     }
@@ -107,7 +130,21 @@ fn settings(group: &GroupStatus) -> String {
     if !group.is_running {
         return "does not run".to_owned();
     }
-    words(&group.settings)
+    told(&group.settings, &group.observed_settings)
+}
+
+/// The settings in force or, while only observing, those that would be: one of the two is empty.
+fn told(settings: &BTreeMap<String, String>, observed: &BTreeMap<String, String>) -> String {
+    words(if settings.is_empty() {
+        observed
+    } else {
+        settings
+    })
+}
+
+/// Cores in use.
+fn cores(cores: Option<f64>) -> String {
+    or_dash(cores.map(|cores| format!("{cores:.2}")))
 }
 
 /// Settings by actuator, in words.
@@ -135,7 +172,7 @@ pub(super) fn line(status: &IsolationStatus) -> String {
     let groups = status
         .groups
         .iter()
-        .map(|group| format!("{}: {:.2} cores", group.name, group.cpu_cores));
+        .map(|group| format!("{}: {} cores", group.name, cores(group.cpu_cores)));
     services.chain(groups).collect::<Vec<_>>().join("; ")
 }
 
@@ -189,10 +226,13 @@ pub(super) fn begun(
 pub(super) fn ended(status: &IsolationStatus) -> String {
     let services = status.services.iter().map(against_objective);
     let groups = status.groups.iter().map(|group| {
-        let cpu_s = group.cpu_s;
-        match group.progress {
-            Some(units) => format!("{}: {units} units in {cpu_s:.1} CPU seconds", group.name),
-            None => format!("{}: {cpu_s:.1} CPU seconds of work", group.name),
+        let (name, cpu_s) = (&group.name, group.cpu_s);
+        let is_counted = group.cpu_cores.is_some() || cpu_s > 0.0;
+        match (group.progress, is_counted) {
+            (Some(units), true) => format!("{name}: {units} units in {cpu_s:.1} CPU seconds"),
+            (Some(units), false) => format!("{name}: {units} units"),
+            (None, true) => format!("{name}: {cpu_s:.1} CPU seconds of work"),
+            (None, false) => format!("{name}: CPU time not known"),
         }
     });
     format!(
@@ -234,11 +274,15 @@ fn standing(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
+    let settings_head = match status.observe {
+        true => "would be",
+        false => "settings",
+    };
     // Most policies set nothing of a service, and the table then fits 80 columns.
     let has_settings = status
         .services
         .iter()
-        .any(|service| !service.settings.is_empty());
+        .any(|service| !service.settings.is_empty() || !service.observed_settings.is_empty());
     let mut head = vec![
         "service",
         "tail",
@@ -249,7 +293,7 @@ fn standing(status: &IsolationStatus) -> String {
         "cores",
         "quota",
     ];
-    head.extend(has_settings.then_some("settings"));
+    head.extend(has_settings.then_some(settings_head));
     let mut services = table(&head);
     for service in &status.services {
         let mut cells = vec![
@@ -259,19 +303,19 @@ fn standing(status: &IsolationStatus) -> String {
             percent(service.slack),
             service.requests.to_string(),
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
-            format!("{:.2}", service.cpu_cores),
+            cores(service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
         ];
-        cells.extend(has_settings.then(|| words(&service.settings)));
+        cells.extend(has_settings.then(|| told(&service.settings, &service.observed_settings)));
         services.add_row(cells);
     }
     text += &rendered(&services);
     if !status.groups.is_empty() {
-        let mut groups = table(&["best effort", "cores", "settings", "why", "progress"]);
+        let mut groups = table(&["best effort", "cores", settings_head, "why", "progress"]);
         for group in &status.groups {
             groups.add_row([
                 group.name.clone(),
-                format!("{:.2}", group.cpu_cores),
+                cores(group.cpu_cores),
                 settings(group),
                 or_dash(group.reason.map(|reason| reason.name().to_owned())),
                 or_dash(group.progress.map(|units| format!("{units}"))),
@@ -282,6 +326,13 @@ fn standing(status: &IsolationStatus) -> String {
     if !status.machine_settings.is_empty() {
         let settings = words(&status.machine_settings);
         let _ = writeln!(text, "\nSettings of the machine: {settings}");
+    }
+    if !status.observed_machine_settings.is_empty() {
+        let settings = words(&status.observed_machine_settings);
+        let _ = writeln!(text, "\nSettings of the machine would be: {settings}");
+    }
+    for note in &status.notes {
+        let _ = writeln!(text, "\nNote: {note}");
     }
     for yielded in &status.yielded {
         let _ = writeln!(text, "\nNo longer set: {yielded}");
@@ -335,47 +386,4 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::isolate::samples;
-
-    #[test]
-    fn a_run_says_at_its_start_how_it_ends_and_at_its_end_what_was_done() {
-        let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
-        let metrics = "127.0.0.1:9100".parse().ok();
-        assert_eq!(
-            begun(&status, Some(Duration::from_secs(60)), metrics),
-            "Policy slackline runs for web (p99 below 5 ms) with best-effort work batch. It ends after 60 s or by Ctrl-C, \
-             and then restores every setting. Metrics: http://127.0.0.1:9100/metrics"
-        );
-        assert_eq!(
-            ended(&status),
-            "Ended after 60 s. web: p99 0.71 ms of 5 ms; batch: 60.4 CPU seconds of work"
-        );
-        status.groups[0].progress = Some(1200.0);
-        assert!(ended(&status).ends_with("; batch: 1200 units in 60.4 CPU seconds"));
-        status.observe = true;
-        status.groups.clear();
-        assert_eq!(
-            begun(&status, None, None),
-            "Policy slackline observes, and changes nothing, for web (p99 below 5 ms) with no best-effort work. It ends by \
-             Ctrl-C."
-        );
-        assert_eq!(ended(&status), "Ended after 60 s. web: p99 0.71 ms of 5 ms");
-    }
-
-    #[test]
-    fn a_service_has_a_column_of_settings_where_something_is_set() {
-        let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
-        let head = |status: &IsolationStatus| {
-            let text = super::status(status);
-            let mut lines = text.lines();
-            let head = lines.find(|line| line.starts_with(" service"));
-            head.unwrap().to_owned()
-        };
-        assert!(head(&status).ends_with("quota"), "{}", head(&status));
-        let set = ("weight".to_owned(), "weight 500".to_owned());
-        status.services[0].settings.extend([set]);
-        assert!(head(&status).ends_with("settings"), "{}", head(&status));
-    }
-}
+mod tests;

@@ -152,6 +152,11 @@ fn work_counts_on_over_a_reload_and_who_left_is_still_shown() {
     recorded.rows[0].services.insert(0, other);
     let html = body(&recorded);
     assert!(html.contains("Work done: 12.0 CPU seconds."), "{html}");
+    for row in &mut recorded.rows {
+        row.groups[0].cpu_cores = None;
+        row.groups[0].cpu_s = 0.0;
+    }
+    assert!(body(&recorded).contains("Work done: an unknown CPU time."));
     let (gone, web) = (html.find("<h2>gone</h2>"), html.find("<h2>web</h2>"));
     assert!(gone.is_some() && gone < web, "{html}");
 }
