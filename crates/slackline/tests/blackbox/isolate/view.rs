@@ -28,7 +28,7 @@ fn a_terminal_that_does_not_know_its_size_is_drawn_on_all_the_same() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     // Blanks between words are none in the bytes: the cursor moves.
-    for expected in ["worst", "highest", "quits", "directory.", "ended=143"] {
+    for expected in ["worst", "highest", "quits", "--state-dir.", "ended=143"] {
         assert!(text.contains(expected), "{expected}: {text:?}");
     }
 }
