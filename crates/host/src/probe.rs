@@ -7,7 +7,9 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
+use crate::actuator::{Actuator as _, Frequency, PowerCap, Resctrl};
 use crate::cgroup::{CgroupVersion, Hierarchies};
+use crate::cpus::online_cpus;
 use crate::debugfs;
 use crate::hsperf;
 use crate::roots::{Roots, read_text};
@@ -132,22 +134,8 @@ fn knobs(roots: &Roots) -> [(&'static str, &'static str, Found); 7] {
             "isolate: a limit for what best-effort work sends (policy.link_device)",
             unified(roots),
         ),
-        (
-            "powercap",
-            "isolate: power caps",
-            directory(
-                &roots.sys("class/powercap"),
-                "the CPU, or the hypervisor, offers no RAPL zones",
-            ),
-        ),
-        (
-            "cpufreq",
-            "isolate: frequency caps",
-            directory(
-                &roots.sys("devices/system/cpu/cpu0/cpufreq"),
-                "the CPU, or the hypervisor, offers no frequency control",
-            ),
-        ),
+        ("powercap", "isolate: power caps", powercap(roots)),
+        ("cpufreq", "isolate: frequency caps", cpufreq(roots)),
     ]
 }
 
@@ -201,15 +189,6 @@ fn writable(path: &Path, what: &str) -> Found {
         Err(format!(
             "{what} cannot be written: run as root, outside of an unprivileged container"
         ))
-    }
-}
-
-fn directory(path: &Path, why: &str) -> Found {
-    let has_entries = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
-    if has_entries {
-        Ok(path.display().to_string())
-    } else {
-        Err(format!("{} is missing or empty: {why}", path.display()))
     }
 }
 
@@ -379,17 +358,23 @@ fn unified(roots: &Roots) -> Found {
         .ok_or_else(|| "not mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified".to_owned())
 }
 
+/// As [`Resctrl`] finds it.
 fn resctrl(roots: &Roots) -> Found {
-    if roots.sys("fs/resctrl/schemata").exists() {
-        return Ok("mounted".to_owned());
-    }
-    let has_file_system =
-        text(&roots.proc("filesystems")).is_some_and(|text| text.contains("resctrl"));
-    Err(if has_file_system {
-        "not mounted: mount -t resctrl resctrl /sys/fs/resctrl".to_owned()
-    } else {
-        "the CPU or the kernel has no resource control (Intel RDT, AMD QoS)".to_owned()
-    })
+    let name = String::new();
+    Resctrl { name }.probe(roots)
+}
+
+/// As [`PowerCap`] finds it in the first package.
+fn powercap(roots: &Roots) -> Found {
+    let first = PowerCap::zones(roots).into_iter().next();
+    let zone = first.unwrap_or_else(|| "intel-rapl:0".to_owned());
+    PowerCap { zone }.probe(roots)
+}
+
+/// As [`Frequency`] finds it.
+fn cpufreq(roots: &Roots) -> Found {
+    let cpus = online_cpus(roots).unwrap_or_default();
+    Frequency { cpus }.probe(roots)
 }
 
 /// What the absence of a file in `/proc` says of the kernel: nothing, where `/proc` itself is

@@ -173,30 +173,53 @@ impl Counters {
     }
 }
 
-/// CPU time that the whole machine has used.
+/// CPU time of the whole machine.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
     stat: Option<File>,
-    last_s: Option<f64>,
+    last: Option<MachineTime>,
+    busy_cores: f64,
+}
+
+/// CPU time of all CPUs since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct MachineTime {
+    busy_s: f64,
+    /// Busy and idle.
+    all_s: f64,
 }
 
 impl Machine {
-    /// Cores in use since the last look.
-    pub(crate) fn busy_cores(&mut self, roots: &Roots, elapsed_s: f64) -> f64 {
-        let Some(busy_s) = self.busy_s(roots) else {
+    /// Cores in use since the last look, of so many `cores`. Busy and idle time are of one read, so
+    /// there are never more in use than there are, however late the read comes. The kernel counts
+    /// in steps of a tick: where no tick has passed, the last value stays.
+    pub(crate) fn busy_cores(&mut self, roots: &Roots, cores: f64) -> f64 {
+        let Some(now) = self.time(roots) else {
             return 0.0;
         };
-        let last = self.last_s.replace(busy_s);
-        last.map_or(0.0, |last| ((busy_s - last) / elapsed_s).max(0.0))
+        let Some(last) = self.last else {
+            self.last = Some(now);
+            return 0.0;
+        };
+        let all_s = now.all_s - last.all_s;
+        // A CPU that goes offline may take its idle time along.
+        if all_s < 0.0 {
+            self.last = Some(now);
+        } else if all_s > 0.0 {
+            self.last = Some(now);
+            let share = ((now.busy_s - last.busy_s) / all_s).clamp(0.0, 1.0);
+            self.busy_cores = share * cores;
+        }
+        self.busy_cores
     }
 
-    fn busy_s(&mut self, roots: &Roots) -> Option<f64> {
+    fn time(&mut self, roots: &Roots) -> Option<MachineTime> {
         if self.stat.is_none() {
             self.stat = File::open(roots.proc("stat")).ok();
         }
         let mut text = [0; STAT_BYTES];
         let length = self.stat.as_ref()?.read_at(&mut text, 0).ok()?;
-        Some(busy_s(&String::from_utf8_lossy(text.get(..length)?)))
+        Some(machine_time(&String::from_utf8_lossy(text.get(..length)?)))
     }
 }
 
@@ -231,16 +254,22 @@ impl Traffic {
 }
 
 /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, guest. Time that the
-/// hypervisor took is nobody's.
-fn busy_s(stat: &str) -> f64 {
+/// hypervisor took is nobody's, and guests are within user and nice.
+fn machine_time(stat: &str) -> MachineTime {
     let line = stat.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = line
         .split_whitespace()
         .skip(1)
         .map(|word| word.parse().unwrap_or(0.0))
         .collect();
-    let busy = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at));
-    busy.sum::<f64>() / TICKS_PER_S
+    let seconds = |fields: &[usize]| {
+        let ticks = fields.iter().filter_map(|at| ticks.get(*at));
+        ticks.sum::<f64>() / TICKS_PER_S
+    };
+    MachineTime {
+        busy_s: seconds(&[0, 1, 2, 5, 6]),
+        all_s: seconds(&[0, 1, 2, 3, 4, 5, 6, 7]),
+    }
 }
 
 #[cfg(test)]
@@ -251,8 +280,10 @@ mod tests {
 
     #[test]
     fn busy_time_is_without_idling_and_stolen_time() {
-        assert!((busy_s("cpu  100 200 300 9999 9999 40 60 9999 0 0\ncpu0 1\n") - 7.0).abs() < 1e-9);
-        assert!(busy_s("").abs() < 1e-9);
+        let time = machine_time("cpu  100 200 300 1000 500 40 60 800 7000 0\ncpu0 1\n");
+        assert!((time.busy_s - 7.0).abs() < 1e-9, "{time:?}");
+        assert!((time.all_s - 30.0).abs() < 1e-9, "{time:?}");
+        assert_eq!(machine_time(""), MachineTime::default());
     }
 
     #[test]
@@ -273,17 +304,30 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_s_use_is_a_rate_between_two_looks() {
+    fn the_machine_s_use_is_a_rate_and_never_more_than_there_is() {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots::at(dir.path());
         let mut machine = Machine::default();
-        assert!(machine.busy_cores(&roots, 1.0).abs() < 1e-9);
+        assert!(machine.busy_cores(&roots, 2.0).abs() < 1e-9);
         let stat = dir.path().join("proc/stat");
         fs::create_dir_all(stat.parent().unwrap()).unwrap();
-        fs::write(&stat, "cpu  100 0 0 500 0 0 0 0 0 0\n").unwrap();
-        assert!(machine.busy_cores(&roots, 1.0).abs() < 1e-9);
-        fs::write(&stat, "cpu  400 0 0 700 0 0 0 0 0 0\n").unwrap();
-        assert!((machine.busy_cores(&roots, 2.0) - 1.5).abs() < 1e-9);
+        for (text, wanted) in [
+            ("cpu  100 0 0 500 0 0 0 0 0 0\n", 0.0),
+            // 3 s of 4 s of both CPUs.
+            ("cpu  400 0 0 600 0 0 0 0 0 0\n", 1.5),
+            // No tick since.
+            ("cpu  400 0 0 600 0 0 0 0 0 0\n", 1.5),
+            // A second of steal is not in use, and was not there for others.
+            ("cpu  500 0 0 600 0 0 0 100 0 0\n", 1.0),
+            // All of it; idle time may be corrected downwards.
+            ("cpu  700 0 0 590 0 0 0 100 0 0\n", 2.0),
+            ("cpu  700 0 0 90 0 0 0 100 0 0\n", 2.0),
+            ("cpu  700 0 0 190 0 0 0 100 0 0\n", 0.0),
+        ] {
+            fs::write(&stat, text).unwrap();
+            let busy = machine.busy_cores(&roots, 2.0);
+            assert!((busy - wanted).abs() < 1e-9, "{text}: {busy}");
+        }
     }
 
     #[test]

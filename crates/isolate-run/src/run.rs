@@ -80,6 +80,7 @@ pub fn run(
     }
     register(signal_hook::flag::register(SIGHUP, Arc::clone(&reload)))?;
     let mut session = Session::begin(config, state_dir, options, watcher)?;
+    watcher.begun(&session.status());
     let ended = session.run(path, options, watcher, &signal, &reload);
     let restored = session.end();
     let status = session.status();
@@ -229,8 +230,9 @@ impl Session {
             return self.keep_old(&error, watcher);
         }
         // Another Slackline may hold the lock by now.
+        let since_start = self.began.elapsed();
         let begun = match self.observe && !observe {
-            true => match steering(&self.roots, &self.state_dir, watcher) {
+            true => match steering(&self.roots, &self.state_dir, since_start, watcher) {
                 Ok(begun) => Some(begun),
                 Err(error) => return self.keep_old(&error, watcher),
             },
@@ -331,7 +333,13 @@ impl Session {
         }
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();
+        let old = std::mem::take(&mut self.groups);
         self.groups = config.best_effort.iter().cloned().map(steered).collect();
+        for group in &mut self.groups {
+            let mut old = old.iter();
+            let is_it = |old: &&Steered| old.work.config.name == group.work.config.name;
+            group.cpu_s = old.find(is_it).map_or(0.0, |old| old.cpu_s);
+        }
         self.services
             .iter_mut()
             .for_each(|service| service.settings.clear());

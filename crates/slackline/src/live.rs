@@ -6,14 +6,26 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::prelude::CrosstermBackend;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::{DefaultTerminal, Frame, Terminal, TerminalOptions, Viewport};
 
 /// How often a view is drawn.
 pub(crate) const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// Rows of a line with its frame.
 pub(crate) const LINE_ROWS: u16 = 5;
+/// Rows of a line with its frame on a small screen.
+const LOW_LINE_ROWS: u16 = 3;
+/// A screen with fewer rows is small.
+const SMALL_ROWS: u16 = 30;
+/// The screen of a terminal that does not know its size, such as a serial console.
+const UNKNOWN_SIZE: Rect = Rect {
+    x: 0,
+    y: 0,
+    width: 80,
+    height: 24,
+};
 /// The last row of a text that does not fit.
 const CUT: &str = "More does not fit here: make the terminal larger, or leave out --live";
 /// Values that a line remembers: more than a screen is wide.
@@ -30,10 +42,36 @@ pub(crate) fn on_screen<T>(
     watch: impl FnOnce(&mut DefaultTerminal) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let mut terminal = ratatui::try_init().context("--live needs a terminal")?;
-    let seen = watch(&mut terminal);
+    let seen = match has_no_size(&terminal) {
+        true => with_unknown_size().and_then(|mut terminal| watch(&mut terminal)),
+        false => watch(&mut terminal),
+    };
     // Also after an error: nobody wants its message on a screen that goes away.
     ratatui::try_restore()?;
     seen
+}
+
+fn has_no_size(terminal: &DefaultTerminal) -> bool {
+    terminal
+        .size()
+        .is_ok_and(|size| size.width == 0 || size.height == 0)
+}
+
+fn with_unknown_size() -> anyhow::Result<DefaultTerminal> {
+    let viewport = Viewport::Fixed(UNKNOWN_SIZE);
+    let backend = CrosstermBackend::new(std::io::stdout());
+    Ok(Terminal::with_options(
+        backend,
+        TerminalOptions { viewport },
+    )?)
+}
+
+/// Rows of a line on this screen: a small one leaves more of them to the text.
+pub(crate) fn line_rows(screen: Rect) -> u16 {
+    match screen.height < SMALL_ROWS {
+        true => LOW_LINE_ROWS,
+        false => LINE_ROWS,
+    }
 }
 
 /// The next key that means something, if one is pressed within `wait`.

@@ -18,16 +18,25 @@ const STYLE: &str = "
   :root { --ink: #e4e7eb; --paper: #16191d; --faint: #3c434b; --bar: #6f9fd0; --over: #e57a52 }
 }
 body { margin: 0 auto; padding: 12px; max-width: 860px; background: var(--paper); color: var(--ink);
-  font: 16px/1.45 system-ui, sans-serif }
+  font: 16px/1.45 system-ui, sans-serif; overflow-wrap: break-word }
 h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem; margin-bottom: 0 }
 figure { margin: 0 } figcaption { font-size: .85rem; margin: .3rem 0 1rem }
 svg { display: block; width: 100%; max-width: 520px; height: auto; overflow: visible } svg text { fill: var(--ink); font: 11px system-ui, sans-serif }
 .bar { fill: var(--bar) } .over { fill: var(--over) } .axis { stroke: var(--faint) }
 .limit { stroke: var(--over); stroke-dasharray: 4 3 }
+.time { display: grid; grid-template-columns: 3.2rem minmax(0, 1fr); column-gap: 6px; font-size: .75rem }
+.time svg { max-width: none; height: 130px } .time svg * { vector-effect: non-scaling-stroke }
+.time polyline { fill: none; stroke-width: 1.5px; stroke-linecap: round }
+.time .scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1 }
+.time .end { grid-column: 2; text-align: right } .time figcaption { grid-column: 1 / -1 }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 16px }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem; white-space: nowrap }
 th, td { padding: 3px 8px; text-align: right; border-bottom: 1px solid var(--faint) }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 9rem }
+.text { width: 100%; white-space: normal; overflow-wrap: anywhere }
+.text th, .text td { text-align: left; vertical-align: top }
+.text th:first-child, .text td:first-child { white-space: nowrap; min-width: 0 }
+.text th:nth-child(2), .text td:nth-child(2) { min-width: 8rem }
 ";
 
 /// A whole page; `body` is HTML.
@@ -135,9 +144,25 @@ pub(crate) fn paragraphs(texts: &[String]) -> String {
         .collect()
 }
 
-/// A table.
+/// A table of numbers. It scrolls sideways by itself if it is too wide for the page.
 pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut html = "<div class=\"wide\"><table>\n<tr>".to_owned();
+    format!(
+        "<div class=\"wide\"><table>\n{}</table></div>\n",
+        table_rows(head, rows)
+    )
+}
+
+/// A table of words below a moment or a name. Long cells wrap, so the table is never wider than the
+/// page.
+pub(crate) fn text_table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    format!(
+        "<table class=\"text\">\n{}</table>\n",
+        table_rows(head, rows)
+    )
+}
+
+fn table_rows(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut html = "<tr>".to_owned();
     for cell in head {
         let _ = write!(html, "<th>{}</th>", escaped(cell));
     }
@@ -146,7 +171,7 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> S
         let cells = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell)));
         let _ = writeln!(html, "<tr>{}</tr>", cells.collect::<String>());
     }
-    html + "</table></div>\n"
+    html
 }
 
 /// Text as HTML.

@@ -10,7 +10,7 @@ use super::{
 use crate::cgroup::{CgroupVersion, Hierarchies};
 use crate::cgroup_tree::below;
 use crate::cpu_quota::{CpuQuota, burst_file};
-use crate::cpus::parse_cpu_list;
+use crate::cpus::{online_cpus, parse_cpu_list};
 use crate::error::HostError;
 use crate::journal::Journal;
 use crate::knob::Knob;
@@ -18,6 +18,9 @@ use crate::roots::Roots;
 
 /// The kernel's least quota and period (kernel/sched/core.c, `min_cfs_quota_period`): 1 ms.
 const QUOTA_LEAST_US: u64 = 1000;
+
+/// The step of a self-test.
+const QUOTA_STEP_CORES: f64 = 0.01;
 
 pub(super) fn cpu_version(roots: &Roots) -> Result<CgroupVersion, HostError> {
     Ok(Hierarchies::of(roots).require("cpu")?.0)
@@ -343,12 +346,12 @@ impl Actuator for CpuQuotaLimit {
 
     fn neighbour(&self, roots: &Roots) -> Result<Wanted, HostError> {
         let now = CpuQuota::read(roots, &self.group)?;
-        let least = if now.quota_us.is_some() {
-            now.cores()
-        } else {
-            64.0
+        let cores = match now.quota_us {
+            Some(_) => now.cores() + QUOTA_STEP_CORES,
+            // No quota is as much as all CPUs.
+            None => online_cpus(roots)?.len() as f64 - QUOTA_STEP_CORES,
         };
-        Ok(Wanted::Quota(self.of_cores(roots, Some(least + 0.01))?))
+        Ok(Wanted::Quota(self.of_cores(roots, Some(cores))?))
     }
 }
 
@@ -493,7 +496,7 @@ impl Actuator for Cpuset {
         let mut cpus = Self::cpus(roots, &self.group)?;
         if cpus.is_empty() {
             // On v2 an empty list means the parent's.
-            cpus = crate::cpus::online_cpus(roots)?.into_iter().collect();
+            cpus = online_cpus(roots)?.into_iter().collect();
         }
         if cpus.len() > 1 {
             cpus.pop_last();

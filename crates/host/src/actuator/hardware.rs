@@ -103,6 +103,39 @@ impl Resctrl {
     }
 }
 
+/// The flags of `/proc/cpuinfo` for what [`Resctrl`] sets (arch/x86/include/asm/cpufeatures.h).
+const RESOURCE_CONTROL: [&str; 2] = ["cat_l3", "mba"];
+
+/// Why resctrl is not mounted. The kernel registers the file system only if the CPU has what it
+/// controls (arch/x86/kernel/cpu/resctrl/core.c, `resctrl_arch_late_init`). So only then does a
+/// mount help.
+fn not_mounted(roots: &Roots) -> String {
+    let text = |file: &str| read_text(&roots.proc(file)).ok().flatten();
+    let file_systems = text("filesystems").unwrap_or_default();
+    if file_systems
+        .split_whitespace()
+        .any(|word| word == "resctrl")
+    {
+        return "not mounted: mount -t resctrl resctrl /sys/fs/resctrl".to_owned();
+    }
+    let cpus = text("cpuinfo").unwrap_or_default();
+    let flags = cpus.lines().find(|line| line.starts_with("flags"));
+    let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
+    let offered: Vec<&str> = RESOURCE_CONTROL
+        .into_iter()
+        .filter(|flag| flags.contains(flag))
+        .collect();
+    if offered.is_empty() {
+        return "the CPU, or the hypervisor, offers no resource control (Intel RDT, AMD QoS)"
+            .to_owned();
+    }
+    format!(
+        "the CPU has resource control ({}), but the kernel has none: it needs CONFIG_X86_CPU_RESCTRL, and no rdt= \
+         parameter that switches it off",
+        offered.join(", ")
+    )
+}
+
 impl Actuator for Resctrl {
     fn name(&self) -> &'static str {
         "resctrl"
@@ -112,7 +145,7 @@ impl Actuator for Resctrl {
         let text =
             read_text(&roots.sys("fs/resctrl/schemata")).map_err(|error| error.to_string())?;
         let Some(text) = text else {
-            return Err("resctrl is not mounted (mount -t resctrl resctrl /sys/fs/resctrl), or the CPU has none".to_owned());
+            return Err(not_mounted(roots));
         };
         let has = |resource: &str| !Self::domains(&text, resource).is_empty();
         match (has("L3"), has("MB")) {

@@ -277,6 +277,20 @@ fn a_quota_is_one_write_and_neither_below_the_least_nor_below_the_burst() {
     assert_eq!(quota.read(&roots).unwrap(), "max 100000");
 }
 
+/// A self-test writes a quota that could be in force on this host.
+#[test]
+fn the_step_of_a_quota_stays_within_the_cpus_of_the_host() {
+    let (_dir, roots, _journal, _guard) = v1();
+    fs::create_dir_all(roots.sys("devices/system/cpu")).unwrap();
+    fs::write(roots.sys("devices/system/cpu/online"), "0-1\n").unwrap();
+    let quota = CpuQuotaLimit { group: group() };
+    let step = || quota.neighbour(&roots).unwrap().to_string();
+    assert_eq!(step(), "1.99 cores");
+    let file = roots.sys("fs/cgroup/cpu/batch/cpu.cfs_quota_us");
+    fs::write(file, "50000\n").unwrap();
+    assert_eq!(step(), "0.51 cores");
+}
+
 /// The kernel of this test refuses a burst above the quota, whichever of the two is written.
 #[test]
 fn a_burst_is_never_above_the_quota_and_comes_back_with_it() {

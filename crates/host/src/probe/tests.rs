@@ -57,9 +57,15 @@ fn a_well_equipped_tree_has_everything() {
         ("sys/block/vda/queue/scheduler", "none\n"),
         ("sys/block/loop0/queue/scheduler", "none\n"),
         ("sys/kernel/debug/sched/base_slice_ns", "1\n"),
-        ("sys/fs/resctrl/schemata", "L3\n"),
-        ("sys/class/powercap/intel-rapl/x", ""),
-        ("sys/devices/system/cpu/cpu0/cpufreq/x", ""),
+        ("sys/fs/resctrl/schemata", "L3:0=fffff\n"),
+        (
+            "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw",
+            "150000000\n",
+        ),
+        (
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq",
+            "3000000\n",
+        ),
         ("proc/sys/kernel/perf_event_paranoid", "2\n"),
         (
             "sys/kernel/tracing/events/sched/sched_switch/format",
@@ -77,6 +83,33 @@ fn a_well_equipped_tree_has_everything() {
         state(&roots, "JVM performance data").unwrap(),
         "JVMs now: 1"
     );
+}
+
+/// `doctor` reads this table, and `isolate check` asks the actuators.
+#[test]
+fn what_the_processor_offers_is_told_as_its_actuators_tell_it() {
+    let rapl = "sys/class/powercap/intel-rapl:0/";
+    let limit = format!("{rapl}constraint_0_power_limit_uw");
+    let enabled = format!("{rapl}enabled");
+    let mounted = ("sys/fs/resctrl/schemata", "MB:0=100\n");
+    let locked = [
+        (limit.as_str(), "150000000\n"),
+        (enabled.as_str(), "0\n"),
+        mounted,
+    ];
+    for files in [
+        &[][..],
+        &[("proc/cpuinfo", "flags\t: fpu cat_l3\n")],
+        &locked,
+    ] {
+        let (_dir, roots) = fake(files);
+        let name = String::new();
+        let zone = "intel-rapl:0".to_owned();
+        assert_eq!(state(&roots, "resctrl"), Resctrl { name }.probe(&roots));
+        assert_eq!(state(&roots, "powercap"), PowerCap { zone }.probe(&roots));
+        let cpus = vec![0];
+        assert_eq!(state(&roots, "cpufreq"), Frequency { cpus }.probe(&roots));
+    }
 }
 
 #[test]

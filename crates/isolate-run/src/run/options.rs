@@ -18,6 +18,12 @@ pub struct RunOptions {
 
 /// Who is told what happens.
 pub trait Watcher {
+    /// Services, groups and sources are open, and the first step comes next. The status has names
+    /// and objectives, and no figures yet.
+    fn begun(&mut self, status: &IsolationStatus) {
+        let _ = status;
+    }
+
     /// A second has passed.
     fn row(&mut self, status: &IsolationStatus);
 
@@ -27,6 +33,6 @@ pub trait Watcher {
         let _ = status;
     }
 
-    /// Something worth a line of the log.
+    /// Something worth a line of the log, with the time since the start.
     fn say(&mut self, text: &str);
 }

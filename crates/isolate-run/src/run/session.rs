@@ -63,23 +63,30 @@ pub(super) struct Session {
     recent: Vec<String>,
 }
 
+/// A line of the log, with the time since the start.
+fn at(since_start: Duration, text: &str) -> String {
+    format!("{:.1} s: {text}", since_start.as_secs_f64())
+}
+
 /// What is needed to change anything: the journal with its lock, and a watchdog. What a killed run
 /// left is put back.
 pub(super) fn steering(
     roots: &Roots,
     state_dir: &Path,
+    since_start: Duration,
     watcher: &mut dyn Watcher,
 ) -> Result<(Journal, Watchdog), IsolateError> {
     let lock = machine_lock::take()?;
     let mut journal = Journal::open(state_dir)?;
     if !journal.is_empty() {
         let is_complete = journal.restore(roots, false)?.is_complete();
-        watcher.say(match is_complete {
+        let text = match is_complete {
             true => "an earlier run was killed: what it left is restored",
             false => {
                 "an earlier run was killed, and not everything that it left could be restored: run `slackline restore` after this run"
             }
-        });
+        };
+        watcher.say(&at(since_start, text));
     }
     journal.check_writable()?;
     let watchdog = Watchdog::start(state_dir, lock)?;
@@ -109,7 +116,7 @@ impl Session {
         let (journal, watchdog) = match observe {
             true => (None, None),
             false => {
-                let (journal, watchdog) = steering(&roots, state_dir, watcher)?;
+                let (journal, watchdog) = steering(&roots, state_dir, Duration::ZERO, watcher)?;
                 (Some(journal), Some(watchdog))
             }
         };
@@ -169,10 +176,10 @@ impl Session {
         watcher: &mut dyn Watcher,
         text: &str,
     ) -> Result<(), IsolateError> {
-        watcher.say(text);
-        let at_s = self.began.elapsed().as_secs_f64();
+        let elapsed = self.began.elapsed();
+        watcher.say(&at(elapsed, text));
         self.write(&RecordLine::Note {
-            at_s,
+            at_s: elapsed.as_secs_f64(),
             text: text.to_owned(),
         })
     }
@@ -251,7 +258,7 @@ impl Session {
             roots: &self.roots,
             hierarchies: &self.hierarchies,
         };
-        self.busy_cores = self.machine.busy_cores(&self.roots, elapsed_s);
+        self.busy_cores = self.machine.busy_cores(&self.roots, self.cores);
         let mut observation = MachineObservation {
             machine: self.hardware.seen.into_machine(MachineSeen {
                 busy_cores: self.busy_cores,
@@ -374,7 +381,8 @@ impl Session {
             DecisionOutcome::Refused(why) => Some(("refused", why.clone())),
             DecisionOutcome::Yielded(why) => Some(("yielded", why.clone())),
         };
-        let mut line = decision.to_string();
+        let elapsed = self.began.elapsed();
+        let mut line = at(elapsed, &decision.to_string());
         if let Some((kind, why)) = said {
             let count = self.troubles.entry(kind.to_owned()).or_default();
             *count += 1;
@@ -389,12 +397,11 @@ impl Session {
         if outcome == DecisionOutcome::Observed {
             line += " (observed)";
         }
-        let at_s = self.began.elapsed().as_secs_f64();
-        self.recent.push(format!("{at_s:.1} s: {line}"));
+        self.recent.push(line);
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
         self.write(&RecordLine::Decision {
-            at_s,
+            at_s: elapsed.as_secs_f64(),
             decision: decision.clone(),
             outcome,
         })

@@ -5,6 +5,8 @@ mod live;
 mod metrics;
 mod report;
 mod run;
+#[cfg(test)]
+mod samples;
 mod simulate;
 mod text;
 

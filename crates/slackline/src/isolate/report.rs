@@ -1,38 +1,73 @@
 //! `slackline isolate report`: the timeline of a run as one page with its pictures inside.
 
-use std::collections::BTreeMap;
+mod actuators;
+mod spans;
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isolate_run::{DecisionOutcome, RecordedRun};
+use isolate_run::{DecisionOutcome, GroupStatus, IsolationStatus, RecordedRun};
 
-use crate::page::{escaped, paragraphs, table};
-use crate::timeline::{Line, timeline};
+use self::spans::{Span, counted, kept, service, spans};
+use crate::page::{escaped, paragraphs, text_table};
+use crate::timeline::{Line, LineKind, timeline};
 
 /// Decisions that the table lists.
 const LISTED_MAX: usize = 300;
 
-fn series<T>(
-    rows: &[T],
-    at: impl Fn(&T) -> f64,
-    value: impl Fn(&T) -> Option<f64>,
-) -> Vec<(f64, f64)> {
-    rows.iter()
-        .filter_map(|row| Some((at(row), value(row)?)))
-        .collect()
+/// A value of each second.
+fn line(
+    rows: &[IsolationStatus],
+    kind: LineKind,
+    of: impl Fn(&IsolationStatus) -> Option<f64>,
+) -> Line {
+    Line {
+        points: rows.iter().map(|row| (row.at_s, of(row))).collect(),
+        kind,
+    }
 }
 
-/// Share of the seconds with data in which the tail was within its objective.
-fn kept_share(points: &[(f64, f64)], objective_ms: f64) -> Option<f64> {
-    let kept = points
-        .iter()
-        .filter(|(_, latency)| *latency <= objective_ms)
-        .count();
-    (!points.is_empty()).then(|| {
-        #[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
-        let share = kept as f64 / points.len() as f64;
-        share
-    })
+/// A value that changes in steps.
+fn steps(spans: &[Span<f64>], kind: LineKind) -> Line {
+    let mut points: Vec<(f64, Option<f64>)> = Vec::new();
+    for span in spans {
+        if points.last().is_some_and(|(at_s, _)| *at_s < span.from_s) {
+            points.push((span.from_s, None));
+        }
+        points.push((span.from_s, Some(span.value)));
+        points.push((span.to_s, Some(span.value)));
+    }
+    Line { points, kind }
+}
+
+/// The words for the lines that have values.
+fn legend(lines: &[(&Line, &str)]) -> String {
+    let there = lines.iter().filter(|(line, _)| line.has_values());
+    let words: Vec<&str> = there.map(|(_, words)| *words).collect();
+    match words.is_empty() {
+        true => "no data".to_owned(),
+        false => words.join(", "),
+    }
+}
+
+/// Names in the order in which they first appear: a reload may add and remove some.
+fn names<'a>(
+    rows: &'a [IsolationStatus],
+    of: impl Fn(&'a IsolationStatus) -> Vec<&'a str>,
+) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    for name in rows.iter().flat_map(of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn group<'a>(row: &'a IsolationStatus, name: &str) -> Option<&'a GroupStatus> {
+    row.groups.iter().find(|group| group.name == name)
 }
 
 pub(super) fn body(recorded: &RecordedRun) -> String {
@@ -47,205 +82,160 @@ pub(super) fn body(recorded: &RecordedRun) -> String {
         .map(|(at_s, ..)| *at_s)
         .take(LISTED_MAX)
         .collect();
-    let observe = if last.observe {
-        " The controller only observed: it changed nothing."
-    } else {
-        ""
-    };
-    let mut html = paragraphs(&[format!(
-        "Policy {}, {end_s:.0} s, {} decisions.{observe} Grey lines are decisions.",
-        last.policy.name(),
-        recorded.decisions.len()
-    )]);
-    for (index, service) in last.services.iter().enumerate() {
-        html += &of_service(rows, index, service, end_s, &marks);
+    let mut html = paragraphs(&head(recorded, end_s));
+    for name in names(rows, |row| {
+        row.services.iter().map(|it| &*it.name).collect()
+    }) {
+        html += &of_service(rows, name, end_s, &marks);
     }
-    for (index, group) in last.groups.iter().enumerate() {
-        let cores = series(
-            rows,
-            |row| row.at_s,
-            |row| row.groups.get(index)?.cpu_cores,
-        );
-        let _ = writeln!(html, "<h2>{}</h2>", escaped(&group.name));
-        let lines = [Line {
-            points: cores,
-            is_over: false,
-        }];
-        html += &timeline("Best-effort CPU", "cores", &lines, None, end_s, &marks);
-        html += &work_done(rows, index, group, end_s);
-        html += &actuators(recorded, &group.name, end_s);
+    for name in names(rows, |row| row.groups.iter().map(|it| &*it.name).collect()) {
+        let cores = line(rows, LineKind::Plain, |row| group(row, name)?.cpu_cores);
+        let _ = writeln!(html, "<h2>{}</h2>", escaped(name));
+        html += &timeline("Best-effort CPU", "cores", &[cores], end_s, &marks);
+        html += &work_done(rows, name, end_s);
+        html += &actuators::pictures(recorded, name, end_s);
     }
-    let busy = series(rows, |row| row.at_s, |row| Some(row.busy_cores));
     html.push_str("<h2>Machine</h2>\n");
-    let lines = [Line {
-        points: busy,
-        is_over: false,
-    }];
+    let lines = [
+        line(rows, LineKind::Plain, |row| Some(row.busy_cores)),
+        steps(&spans(rows, |row| Some(row.cores)), LineKind::Limit),
+    ];
     html += &timeline(
         "Cores in use; the dashed line is all cores of the machine",
         "cores",
         &lines,
-        Some(last.cores),
         end_s,
         &[],
     );
     html + &decisions(recorded)
 }
 
+/// What ran, and when it only observed.
+fn head(recorded: &RecordedRun, end_s: f64) -> Vec<String> {
+    let policies = spans(&recorded.rows, |row| Some(row.policy));
+    let policies = match policies.as_slice() {
+        [policy] => format!("Policy {}", policy.value.name()),
+        several => {
+            let several = several
+                .iter()
+                .map(|policy| format!("{} ({})", policy.value.name(), policy.times()));
+            format!("Policies {}", several.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let count = recorded.decisions.len();
+    let mut head = vec![format!(
+        "{policies}, {end_s:.0} s, {count} decisions. Grey lines are decisions."
+    )];
+    let observe = spans(&recorded.rows, |row| Some(row.observe));
+    let observed = observe.iter().filter(|span| span.value);
+    let observed: Vec<String> = observed.map(Span::times).collect();
+    if observe.iter().all(|span| span.value) {
+        head.push("isolate only observed: it changed nothing.".to_owned());
+    } else if !observed.is_empty() {
+        head.push(format!(
+            "isolate only observed from {}: it changed nothing then.",
+            observed.join(", and from ")
+        ));
+    }
+    head
+}
+
+/// In how many seconds the tail was within the objective: apart for acting and observing.
+fn kept_in_words(rows: &[IsolationStatus], name: &str) -> String {
+    let share = |(within, all): (usize, usize)| {
+        #[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+        let percent = 100.0 * within as f64 / all as f64;
+        format!("{percent:.1} % of {all} seconds")
+    };
+    let acting = Some(kept(rows, name, false)).filter(|(_, all)| *all > 0);
+    let observing = Some(kept(rows, name, true)).filter(|(_, all)| *all > 0);
+    let what = "the tail over the window was within the objective in";
+    match (acting.map(share), observing.map(share)) {
+        (Some(acting), None) => {
+            format!("The tail over the window was within the objective in {acting}.")
+        }
+        (Some(acting), Some(observing)) => format!(
+            "While isolate acted, {what} {acting}. While isolate only observed, in {observing}."
+        ),
+        (None, Some(observing)) => format!("While isolate only observed, {what} {observing}."),
+        (None, None) => "The latency was never known.".to_owned(),
+    }
+}
+
 /// The tail, the load and the CPU time of a service over time.
-fn of_service(
-    rows: &[isolate_run::IsolationStatus],
-    index: usize,
-    service: &isolate_run::ServiceStatus,
-    end_s: f64,
-    marks: &[f64],
-) -> String {
-    let of = |row: &isolate_run::IsolationStatus| row.services.get(index).cloned();
-    let tail = series(rows, |row| row.at_s, |row| of(row)?.latency_ms);
-    let fresh = series(rows, |row| row.at_s, |row| of(row)?.fresh_ms);
-    let load = series(rows, |row| row.at_s, |row| of(row)?.requests_per_s);
-    let mut html = format!("<h2>{}</h2>\n", escaped(&service.name));
-    let kept = kept_share(&tail, service.objective_ms);
-    let kept = kept.map_or("The latency was never known.".to_owned(), |share| {
-        let percent = 100.0 * share;
-        format!(
-            "The tail latency over the window was within the objective in {percent:.1} % of the seconds for which it is known."
-        )
+fn of_service(rows: &[IsolationStatus], name: &str, end_s: f64, marks: &[f64]) -> String {
+    let objectives = spans(rows, |row| {
+        service(row, name).map(|service| (service.percentile, service.objective_ms))
     });
-    html += &paragraphs(&[format!(
-        "{kept} The latency was read from {}.",
-        service.source
-    )]);
+    let last = rows.iter().rev().find_map(|row| service(row, name));
+    let mut texts = vec![kept_in_words(rows, name)];
+    texts.extend(last.map(|last| format!("The latency was read from {}.", last.source)));
+    let in_words = |span: &Span<(f64, f64)>| format!("p{} below {} ms", span.value.0, span.value.1);
+    let objective = match objectives.as_slice() {
+        [only] => format!("dashed the objective ({})", in_words(only)),
+        several => {
+            let several = several
+                .iter()
+                .map(|span| format!("{} ({})", in_words(span), span.times()));
+            texts.push(format!(
+                "The objective changed: {}. Each second counts against its own objective.",
+                several.collect::<Vec<_>>().join(", ")
+            ));
+            "dashed the objective".to_owned()
+        }
+    };
+    let mut html = format!("<h2>{}</h2>\n", escaped(name));
+    html += &paragraphs(&[texts.join(" ")]);
+    let limits: Vec<Span<f64>> = objectives
+        .iter()
+        .map(|span| Span {
+            from_s: span.from_s,
+            to_s: span.to_s,
+            value: span.value.1,
+        })
+        .collect();
     let lines = [
-        Line {
-            points: fresh,
-            is_over: false,
-        },
-        Line {
-            points: tail,
-            is_over: true,
-        },
+        line(rows, LineKind::Plain, |row| service(row, name)?.fresh_ms),
+        line(rows, LineKind::Over, |row| service(row, name)?.latency_ms),
+        steps(&limits, LineKind::Limit),
     ];
-    let title = format!(
-        "p{}: blue over each second, red over the window; the dashed line is the objective of {} ms",
-        service.percentile, service.objective_ms
-    );
-    html += &timeline(
-        &title,
-        "ms",
-        &lines,
-        Some(service.objective_ms),
-        end_s,
-        marks,
-    );
-    let lines = [Line {
-        points: load,
-        is_over: false,
-    }];
-    html += &timeline("Load", "requests/s", &lines, None, end_s, &[]);
-    let cores = series(rows, |row| row.at_s, |row| of(row)?.cpu_cores);
-    let quota = series(rows, |row| row.at_s, |row| of(row)?.quota_cores);
+    let title = legend(&[
+        (&lines[0], "blue over each second"),
+        (&lines[1], "red over the window"),
+        (&lines[2], &objective),
+    ]);
+    html += &timeline(&format!("Latency: {title}"), "ms", &lines, end_s, marks);
+    let load = line(rows, LineKind::Plain, |row| {
+        service(row, name)?.requests_per_s
+    });
+    html += &timeline("Load", "requests/s", &[load], end_s, &[]);
     let lines = [
-        Line {
-            points: cores,
-            is_over: false,
-        },
-        Line {
-            points: quota,
-            is_over: true,
-        },
+        line(rows, LineKind::Plain, |row| service(row, name)?.cpu_cores),
+        line(rows, LineKind::Over, |row| service(row, name)?.quota_cores),
     ];
-    html += &timeline(
-        "Blue: the CPU that the service uses; red: its quota",
-        "cores",
-        &lines,
-        None,
-        end_s,
-        &[],
-    );
+    let title = match lines[1].has_values() {
+        true => "Blue: the CPU that the service uses; red: its quota; a gap: no quota",
+        false => "The CPU that the service uses",
+    };
+    html += &timeline(title, "cores", &lines, end_s, &[]);
     html
 }
 
 /// What a group got done: units of work where it says, and CPU time.
-fn work_done(
-    rows: &[isolate_run::IsolationStatus],
-    index: usize,
-    group: &isolate_run::GroupStatus,
-    end_s: f64,
-) -> String {
-    let cpu_s = group.cpu_s;
-    let Some(units) = group.progress else {
-        return paragraphs(&[format!("Work done: {cpu_s:.1} CPU seconds.")]);
+fn work_done(rows: &[IsolationStatus], name: &str, end_s: f64) -> String {
+    let cpu_s = counted(rows.iter().filter_map(|row| Some(group(row, name)?.cpu_s)));
+    let mut seen = rows.iter().filter_map(|row| group(row, name)?.cpu_cores);
+    let cpu = match cpu_s > 0.0 || seen.next().is_some() {
+        true => format!("{cpu_s:.1} CPU seconds"),
+        false => "an unknown CPU time".to_owned(),
     };
-    let points = series(rows, |row| row.at_s, |row| row.groups.get(index)?.progress);
-    let lines = [Line {
-        points,
-        is_over: false,
-    }];
-    let text = format!("Work done: {units} units, in {cpu_s:.1} CPU seconds.");
-    paragraphs(&[text]) + &timeline("Work done", "units", &lines, None, end_s, &[])
-}
-
-/// Each actuator of a group over time, where it is a number.
-fn actuators(recorded: &RecordedRun, group: &str, end_s: f64) -> String {
-    let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-    let subject = isolation::Subject::Group(group.to_owned());
-    for (at_s, decision, outcome) in &recorded.decisions {
-        // What was only observed was never in force.
-        if decision.subject != subject || *outcome != DecisionOutcome::Applied {
-            continue;
-        }
-        let value = match decision.setting {
-            isolation::ActuatorSetting::Off(off) => f64::from(u8::from(off)),
-            isolation::ActuatorSetting::CpuIdle(on) | isolation::ActuatorSetting::IoCost(on) => {
-                f64::from(u8::from(on))
-            }
-            isolation::ActuatorSetting::QuotaCores(cores) => {
-                cores.unwrap_or_else(|| recorded.rows.last().map_or(1.0, |row| row.cores))
-            }
-            isolation::ActuatorSetting::Frequency(share)
-            | isolation::ActuatorSetting::Power(share)
-            | isolation::ActuatorSetting::UclampMax(share)
-            | isolation::ActuatorSetting::UclampMin(share) => share,
-            isolation::ActuatorSetting::EgressMbit(rate) => rate,
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-            isolation::ActuatorSetting::Weight(n)
-            | isolation::ActuatorSetting::Cores(n)
-            | isolation::ActuatorSetting::LlcWays(n)
-            | isolation::ActuatorSetting::MemoryBandwidthPercent(n)
-            | isolation::ActuatorSetting::MemoryHighBytes(n)
-            | isolation::ActuatorSetting::MemoryLowBytes(n)
-            | isolation::ActuatorSetting::IoReadBytesPerS(n)
-            | isolation::ActuatorSetting::IoWriteBytesPerS(n)
-            | isolation::ActuatorSetting::IoWeight(n) => n as f64,
-            // A word.
-            isolation::ActuatorSetting::EnergyPreference(_) => continue,
-        };
-        let points = lines.entry(decision.setting.actuator()).or_default();
-        if let Some((_, before)) = points.last().copied() {
-            points.push((*at_s, before));
-        }
-        points.push((*at_s, value));
-    }
-    let mut html = String::new();
-    for (actuator, mut points) in lines {
-        if let Some((_, value)) = points.last().copied() {
-            points.push((end_s, value));
-        }
-        let lines = [Line {
-            points,
-            is_over: false,
-        }];
-        html += &timeline(
-            &format!("Actuator {actuator}"),
-            "as set",
-            &lines,
-            None,
-            end_s,
-            &[],
-        );
-    }
-    html
+    let progress = |row: &IsolationStatus| group(row, name)?.progress;
+    let Some(units) = rows.iter().rev().find_map(progress) else {
+        return paragraphs(&[format!("Work done: {cpu}.")]);
+    };
+    let done = line(rows, LineKind::Plain, progress);
+    let text = format!("Work done: {units} units, in {cpu}.");
+    paragraphs(&[text]) + &timeline("Work done", "units", &[done], end_s, &[])
 }
 
 fn decisions(recorded: &RecordedRun) -> String {
@@ -276,13 +266,13 @@ fn decisions(recorded: &RecordedRun) -> String {
                 became(outcome),
             ]
         });
-    html += &table(&["time", "decision", "what became of it"], rows);
-    let notes: Vec<String> = recorded
-        .notes
-        .iter()
-        .map(|(at_s, text)| format!("{at_s:.1} s: {text}"))
-        .collect();
-    html + &paragraphs(&notes)
+    html += &text_table(&["time", "decision", "what became of it"], rows);
+    if recorded.notes.is_empty() {
+        return html;
+    }
+    let notes = recorded.notes.iter();
+    let notes = notes.map(|(at_s, text)| vec![format!("{at_s:.1} s"), text.clone()]);
+    html + "<h2>Notes</h2>\n" + &text_table(&["time", "note"], notes)
 }
 
 pub(super) fn write(recorded: &RecordedRun, file: &Path) -> anyhow::Result<()> {

@@ -33,10 +33,17 @@ pub(crate) struct Arguments {
 
 struct Teller {
     listener: Option<TcpListener>,
+    duration: Option<Duration>,
     is_ready: bool,
 }
 
 impl Watcher for Teller {
+    fn begun(&mut self, status: &IsolationStatus) {
+        let listener = self.listener.as_ref();
+        let metrics = listener.and_then(|listener| listener.local_addr().ok());
+        message(&text::begun(status, self.duration, metrics));
+    }
+
     fn row(&mut self, status: &IsolationStatus) {
         let first = (!self.is_ready).then_some(NotifyState::Ready);
         self.is_ready = true;
@@ -84,11 +91,12 @@ pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
     };
     let mut teller = Teller {
         listener,
+        duration,
         is_ready: false,
     };
     let finish = isolate_run::run(&arguments.config, state_dir, &options, &mut teller)?;
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    message(&text::line(&finish.status));
+    message(&text::ended(&finish.status));
     for item in finish.restored.changed_by_others() {
         message(&format!(
             "{}: left alone, because somebody else has changed it",

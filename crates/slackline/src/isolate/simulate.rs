@@ -80,12 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.json {
         print(&(serde_json::to_string_pretty(&all)? + "\n"))?;
     } else {
-        print(
-            &all.iter()
-                .map(text::simulated)
-                .collect::<Vec<_>>()
-                .join("\n"),
-        )?;
+        let all: Vec<String> = all.iter().map(text::simulated).collect();
+        print(&format!("{}\n{}", all.join("\n"), text::UTILISATION))?;
     }
     Ok(CommandOutcome::Positive)
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -151,20 +153,22 @@ fn words(settings: &BTreeMap<String, String>) -> String {
     words.join(", ")
 }
 
+fn against_objective(service: &ServiceStatus) -> String {
+    let ServiceStatus {
+        name,
+        percentile,
+        objective_ms,
+        ..
+    } = service;
+    match service.latency_ms {
+        Some(latency) => format!("{name}: p{percentile} {latency:.2} ms of {objective_ms} ms"),
+        None => format!("{name}: {}", latency(service)),
+    }
+}
+
 /// Everything in one line.
 pub(super) fn line(status: &IsolationStatus) -> String {
-    let services = status.services.iter().map(|service| {
-        let ServiceStatus {
-            name,
-            percentile,
-            objective_ms,
-            ..
-        } = service;
-        match service.latency_ms {
-            Some(latency) => format!("{name}: p{percentile} {latency:.2} ms of {objective_ms} ms"),
-            None => format!("{name}: {}", latency(service)),
-        }
-    });
+    let services = status.services.iter().map(against_objective);
     let groups = status
         .groups
         .iter()
@@ -181,7 +185,85 @@ pub(super) fn none_runs(state_dir: &Path) -> String {
     )
 }
 
+/// The first line of a run: what runs, how it ends, and where its metrics are.
+pub(super) fn begun(
+    status: &IsolationStatus,
+    duration: Option<Duration>,
+    metrics: Option<SocketAddr>,
+) -> String {
+    let services = status.services.iter().map(|service| {
+        format!(
+            "{} (p{} below {} ms)",
+            service.name, service.percentile, service.objective_ms
+        )
+    });
+    let groups: Vec<&str> = status
+        .groups
+        .iter()
+        .map(|group| group.name.as_str())
+        .collect();
+    let groups = match groups.is_empty() {
+        true => "no best-effort work".to_owned(),
+        false => format!("best-effort work {}", groups.join(", ")),
+    };
+    let (does, then) = match status.observe {
+        true => ("observes, and changes nothing,", ""),
+        false => ("runs", ", and then restores every setting"),
+    };
+    let end = duration.map_or_else(
+        || "It ends by Ctrl-C".to_owned(),
+        |duration| format!("It ends after {} s or by Ctrl-C", duration.as_secs_f64()),
+    );
+    let metrics = metrics.map_or_else(String::new, |at| format!(" Metrics: http://{at}/metrics"));
+    format!(
+        "Policy {} {does} for {} with {groups}. {end}{then}.{metrics}",
+        status.policy.name(),
+        services.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The last line of a run: the latency at the end, and the work that each group has done.
+pub(super) fn ended(status: &IsolationStatus) -> String {
+    let services = status.services.iter().map(against_objective);
+    let groups = status.groups.iter().map(|group| {
+        let (name, cpu_s) = (&group.name, group.cpu_s);
+        let is_counted = group.cpu_cores.is_some() || cpu_s > 0.0;
+        match (group.progress, is_counted) {
+            (Some(units), true) => format!("{name}: {units} units in {cpu_s:.1} CPU seconds"),
+            (Some(units), false) => format!("{name}: {units} units"),
+            (None, true) => format!("{name}: {cpu_s:.1} CPU seconds of work"),
+            (None, false) => format!("{name}: CPU time not known"),
+        }
+    });
+    format!(
+        "Ended after {:.0} s. {}",
+        status.at_s,
+        services.chain(groups).collect::<Vec<_>>().join("; ")
+    )
+}
+
+/// How it stands, and the last decisions, the newest last.
 pub(super) fn status(status: &IsolationStatus) -> String {
+    let mut text = standing(status);
+    if !status.recent.is_empty() {
+        text.push_str("\nLast decisions:\n");
+        text.extend(status.recent.iter().map(|line| format!("  {line}\n")));
+    }
+    text
+}
+
+/// The same for a screen that may be too small for all of it: the newest decision first.
+pub(super) fn live_status(status: &IsolationStatus) -> String {
+    let mut text = standing(status);
+    if !status.recent.is_empty() {
+        text.push_str("\nLast decisions, the newest first:\n");
+        let newest = status.recent.iter().rev();
+        text.extend(newest.map(|line| format!("  {line}\n")));
+    }
+    text
+}
+
+fn standing(status: &IsolationStatus) -> String {
     let observe = if status.observe { " (observing)" } else { "" };
     let mut text = format!(
         "Policy {}{observe}: {}.\nMachine: {:.2} of {:.0} cores in use; the controller uses {:.2} % of a core, a step every {:.2} s.\n\n",
@@ -192,12 +274,16 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
-    let settings_head = if status.observe {
-        "would be"
-    } else {
-        "settings"
+    let settings_head = match status.observe {
+        true => "would be",
+        false => "settings",
     };
-    let mut services = table(&[
+    // Most policies set nothing of a service, and the table then fits 80 columns.
+    let has_settings = status
+        .services
+        .iter()
+        .any(|service| !service.settings.is_empty() || !service.observed_settings.is_empty());
+    let mut head = vec![
         "service",
         "tail",
         "objective",
@@ -206,10 +292,11 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         "requests/s",
         "cores",
         "quota",
-        settings_head,
-    ]);
+    ];
+    head.extend(has_settings.then_some(settings_head));
+    let mut services = table(&head);
     for service in &status.services {
-        services.add_row([
+        let mut cells = vec![
             service.name.clone(),
             format!("p{} {}", service.percentile, latency(service)),
             format!("{} ms", service.objective_ms),
@@ -218,8 +305,9 @@ pub(super) fn status(status: &IsolationStatus) -> String {
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
             cores(service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
-            told(&service.settings, &service.observed_settings),
-        ]);
+        ];
+        cells.extend(has_settings.then(|| told(&service.settings, &service.observed_settings)));
+        services.add_row(cells);
     }
     text += &rendered(&services);
     if !status.groups.is_empty() {
@@ -252,12 +340,12 @@ pub(super) fn status(status: &IsolationStatus) -> String {
     if !status.yielded.is_empty() {
         text.push_str("After a restart, isolate sets it again.\n");
     }
-    if !status.recent.is_empty() {
-        text.push_str("\nLast decisions:\n");
-        text.extend(status.recent.iter().map(|line| format!("  {line}\n")));
-    }
     text
 }
+
+/// What effective machine utilisation is (Lo et al., Heracles, ISCA 2015).
+pub(super) const UTILISATION: &str = "The effective machine utilisation is the service's load as a share of its peak load, plus the \
+    batch work as a share of what it does alone. The peak load need not use all cores, so more than 100 % is possible.\n";
 
 pub(super) fn simulated(done: &Simulated) -> String {
     let reasons = done
@@ -292,7 +380,7 @@ pub(super) fn ceilings(all: &[Ceiling]) -> String {
         ]);
     }
     format!(
-        "SIMULATED, nothing here was measured.\nThe highest effective machine utilisation within the objective:\n{}",
+        "SIMULATED, nothing here was measured.\nThe highest effective machine utilisation within the objective:\n{}\n{UTILISATION}",
         rendered(&rows)
     )
 }

@@ -7,7 +7,7 @@ use throttle::{BIN_CORES, Cores};
 use throttle_watch::{LatencyMoment, RequestLatency, WatchReport};
 
 use crate::page::{Column, columns, escaped};
-use crate::timeline::{Line, timeline};
+use crate::timeline::{Line, LineKind, timeline};
 
 pub(super) use crate::page::{paragraphs, table, write};
 
@@ -32,25 +32,24 @@ fn time_line(latency: &RequestLatency) -> String {
     let moments = &latency.moments;
     let begin_s = moments.first().map_or(0.0, |first| first.at_s);
     let end_s = moments.last().map_or(0.0, |last| last.at_s) - begin_s;
-    let line = |value: &dyn Fn(&LatencyMoment) -> Option<f64>, is_over| Line {
+    let line = |value: &dyn Fn(&LatencyMoment) -> Option<f64>, kind| Line {
         points: moments
             .iter()
-            .filter_map(|moment| Some((moment.at_s - begin_s, value(moment)?)))
+            .map(|moment| (moment.at_s - begin_s, value(moment)))
             .collect(),
-        is_over,
+        kind,
     };
-    let tail = line(&|moment| Some(moment.latency_us? / 1000.0), true);
-    let cores = line(&|moment| Some(moment.cores), false);
+    let tail = line(&|moment| Some(moment.latency_us? / 1000.0), LineKind::Over);
+    let cores = line(&|moment| Some(moment.cores), LineKind::Plain);
     let of = format!("p{} of each second's requests", latency.percentile);
     format!(
         "<h2>Latency beside the cores in use</h2>\n{}{}\n{}\n",
         paragraphs(&[super::latency::sentence(latency)]),
-        timeline(&of, "ms", &[tail], None, end_s, &[]),
+        timeline(&of, "ms", &[tail], end_s, &[]),
         timeline(
             "Cores in use, each second's mean",
             "cores",
             &[cores],
-            None,
             end_s,
             &[]
         ),

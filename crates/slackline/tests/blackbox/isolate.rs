@@ -5,7 +5,9 @@ mod fixed;
 mod kills;
 mod observe;
 mod own;
+mod page;
 mod sources;
+mod view;
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -85,6 +85,34 @@ fn cache_ways_are_contiguous_from_the_top_and_not_too_few() {
 }
 
 #[test]
+fn a_mount_is_advised_only_where_the_kernel_has_the_file_system() {
+    let why = |file_systems: &str, cpuinfo: &str| {
+        let (_dir, roots) = fake(&[
+            ("proc/filesystems", file_systems),
+            ("proc/cpuinfo", cpuinfo),
+        ]);
+        Resctrl { name: "be".into() }.probe(&roots).unwrap_err()
+    };
+    let without = "processor\t: 0\nflags\t\t: fpu vme\n";
+    let with = "processor\t: 0\nflags\t\t: fpu cat_l3 cdp_l3 mba\n";
+    assert_eq!(
+        why("nodev\tsysfs\nnodev\tresctrl\n", with),
+        "not mounted: mount -t resctrl resctrl /sys/fs/resctrl"
+    );
+    let kernel = why("nodev\tsysfs\n", with);
+    assert!(
+        kernel.starts_with("the CPU has resource control (cat_l3, mba), but the kernel has none"),
+        "{kernel}"
+    );
+    for cpuinfo in [without, "", "Features\t: fp asimd\n"] {
+        assert_eq!(
+            why("nodev\tsysfs\n", cpuinfo),
+            "the CPU, or the hypervisor, offers no resource control (Intel RDT, AMD QoS)"
+        );
+    }
+}
+
+#[test]
 fn power_is_rounded_and_a_locked_limit_is_said() {
     let (_dir, roots) = fake(HARDWARE);
     let _guard = fake_kernel::set(kernel);

@@ -1,9 +1,10 @@
-//! What is said of a check, and of a controller that only observes.
+//! What is said of a check, of a run, and of a controller that only observes.
 
 use serde_json::json;
 
 use super::super::metrics;
 use super::*;
+use crate::isolate::samples;
 
 fn row(actuator: &str, is_used: bool) -> CheckRow {
     CheckRow {
@@ -102,4 +103,48 @@ fn metrics_of_a_controller_that_only_observes_claim_no_setting_and_no_unknown_fi
     }
     assert!(!page.contains("_cores{group="), "{page}");
     assert!(!page.contains("_service_cores{"), "{page}");
+}
+
+#[test]
+fn a_run_says_at_its_start_how_it_ends_and_at_its_end_what_was_done() {
+    let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
+    let metrics = "127.0.0.1:9100".parse().ok();
+    assert_eq!(
+        begun(&status, Some(Duration::from_secs(60)), metrics),
+        "Policy slackline runs for web (p99 below 5 ms) with best-effort work batch. It ends after 60 s or by Ctrl-C, and \
+         then restores every setting. Metrics: http://127.0.0.1:9100/metrics"
+    );
+    assert_eq!(
+        ended(&status),
+        "Ended after 60 s. web: p99 0.71 ms of 5 ms; batch: 60.4 CPU seconds of work"
+    );
+    status.groups[0].progress = Some(1200.0);
+    assert!(ended(&status).ends_with("; batch: 1200 units in 60.4 CPU seconds"));
+    status.groups[0].progress = None;
+    status.groups[0].cpu_cores = None;
+    status.groups[0].cpu_s = 0.0;
+    assert!(ended(&status).ends_with("; batch: CPU time not known"));
+    status.observe = true;
+    status.groups.clear();
+    assert_eq!(
+        begun(&status, None, None),
+        "Policy slackline observes, and changes nothing, for web (p99 below 5 ms) with no best-effort work. It ends by \
+         Ctrl-C."
+    );
+    assert_eq!(ended(&status), "Ended after 60 s. web: p99 0.71 ms of 5 ms");
+}
+
+#[test]
+fn a_service_has_a_column_of_settings_where_something_is_set() {
+    let mut status = samples::row(60.4, false, samples::service(5.0, 0.71));
+    let head = |status: &IsolationStatus| {
+        let text = super::status(status);
+        let mut lines = text.lines();
+        let head = lines.find(|line| line.starts_with(" service"));
+        head.unwrap().to_owned()
+    };
+    assert!(head(&status).ends_with("quota"), "{}", head(&status));
+    let set = ("weight".to_owned(), "weight 500".to_owned());
+    status.services[0].settings.extend([set]);
+    assert!(head(&status).ends_with("settings"), "{}", head(&status));
 }
