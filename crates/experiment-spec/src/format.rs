@@ -19,13 +19,14 @@ pub enum Format {
     Hey,
     /// `oha`, its JSON (`--output-format json`, earlier `--json`) or plain summary (`--no-tui`).
     Oha,
-    /// `k6`, its summary as JSON (`k6 run --quiet --summary-export=stdout`, or what `handleSummary`
-    /// gets). Dropped iterations count as errors. For p99, add
+    /// `k6`, its summary as JSON (`k6 run --quiet --summary-export=/dev/stdout`, or what
+    /// `handleSummary` gets). With `--no-summary`, k6 prints nothing. Dropped iterations count as
+    /// errors. If requests failed, the latencies are those of the others. For p99, add
     /// `--summary-trend-stats=avg,med,max,p(90),p(95),p(99)`.
     K6,
     /// `vegeta report`, JSON (`-type=json`) or text.
     Vegeta,
-    /// `h2load`. Percentiles since nghttp2 1.66.
+    /// `h2load`. Percentiles since nghttp2 1.69.
     H2load,
     /// `ghz`, its JSON (`-O json`) or plain summary.
     Ghz,
@@ -45,8 +46,8 @@ pub enum Format {
     /// HammerDB's TPROC-C: `requests_per_s` are new orders, `queries_per_s` are transactions of the
     /// database.
     Hammerdb,
-    /// YCSB. Return codes other than OK count as errors. Percentiles are given if there is one kind
-    /// of operation.
+    /// YCSB. Return codes other than OK count as errors. Latencies are those of the operations that
+    /// succeeded. Percentiles are given if there is one kind of operation.
     Ycsb,
     /// `redis-benchmark`: plain, `-q` or `--csv`. Several tests are added up, without percentiles.
     RedisBenchmark,
@@ -143,7 +144,7 @@ impl Format {
             Self::K6 => {
                 Some("k6 has it with --summary-trend-stats='avg,med,max,p(90),p(95),p(99)'")
             }
-            Self::H2load => Some("h2load prints it since nghttp2 1.66"),
+            Self::H2load => Some("h2load prints it since nghttp2 1.69"),
             Self::Fio => {
                 Some("fio has it if one job and one direction do all I/O (group_reporting)")
             }

@@ -45,16 +45,14 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         number(traffic.split_once('(')?.1.split_once(')')?.0)
     };
     let bytes = bytes().ok_or_else(|| report.missing(LOOKED_FOR))?;
-    // With a warm-up, the bytes are those of all the time and the requests are not.
-    if !text.contains("of warm-up time") {
-        report.set("bytes_per_s", Some(bytes / duration_s));
-    }
+    // The total, too, is of the main part. Headers and data behind it are of all the time.
+    report.set("bytes_per_s", Some(bytes / duration_s));
     set_latencies(&mut report, text);
     report.finish(LOOKED_FOR)
 }
 
 /// `time for request:  104us  3.06ms  607us  305us  71.00%` below `min max mean sd +/- sd`; since
-/// version 1.66 `request     :` below `min max median p95 p99 mean sd +/- sd`.
+/// version 1.69 `request     :` below `min max median p95 p99 mean sd +/- sd`.
 fn set_latencies(report: &mut Report<'_>, text: &str) {
     let is_heading = |line: &&str| line.trim_start().starts_with("min ") && line.contains("mean");
     let heading = text.lines().find(is_heading).unwrap_or_default();

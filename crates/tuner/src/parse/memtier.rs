@@ -1,9 +1,14 @@
-//! The table of memtier_benchmark, whose columns depend on its version, options and protocol.
+//! The table of memtier_benchmark, whose columns depend on its version, options and protocol
+//! (versions 1.2 to 2.3).
 
 use std::collections::BTreeMap;
 
 use super::error::ParseError;
 use super::report::{Report, number};
+
+/// How far the time of the progress may be from operations ÷ rate, as a share, beyond the whole
+/// seconds that it is given in.
+const PROGRESS_TOLERANCE: f64 = 0.05;
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("memtier_benchmark", text);
@@ -14,16 +19,24 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         .map_or(text, |(_, table)| table);
     let mut header: Vec<&str> = Vec::new();
     let mut totals: Option<Vec<&str>> = None;
+    let mut kib_per_s = 0.0;
     for line in table.lines() {
         // "Type     <= msec         Percent" is the heading of the histogram behind the table.
         if line.starts_with("Type ") && line.contains("Ops/sec") {
             header = columns(line);
+            kib_per_s = 0.0;
         } else if line.starts_with("Totals ") && !header.is_empty() {
             // Tables before it are of other runs (-x without an average, or a second command).
             if totals.is_some() {
                 return Err(report.several("two rows `Totals`".to_owned()));
             }
             totals = Some(line.split_whitespace().collect());
+        } else if totals.is_none() && header.last() == Some(&"KB/sec") {
+            // A row of one kind of command, such as `Sets`.
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            if cells.len() == header.len() {
+                kib_per_s += cells.last().copied().and_then(number).unwrap_or(0.0);
+            }
         }
     }
     let totals = totals
@@ -34,8 +47,12 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         let us = value.map(|ms| ms * 1e3);
         match *name {
             "Ops/sec" => report.set("requests_per_s", value),
-            // Divided by 1024 in memtier's run_stats.cpp.
-            "KB/sec" => report.set("bytes_per_s", value.map(|kb| kb * 1024.0)),
+            // Divided by 1024 in memtier's run_stats.cpp. Versions 2.1 to 2.3 count the bytes of
+            // `--command` twice in this row, so the other rows are added up.
+            "KB/sec" => {
+                let kib_per_s = Some(kib_per_s).filter(|kib| *kib > 0.0).or(value);
+                report.set("bytes_per_s", kib_per_s.map(|kib| kib * 1024.0));
+            }
             "Avg." | "Latency" => report.set("latency_mean_us", us),
             name => {
                 if let Some(percent) = percentile(name) {
@@ -44,10 +61,23 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
             }
         }
     }
-    // The progress is of one run, the table an average of several.
+    // The progress is of one run, the table an average of several. The progress has whole seconds
+    // (0 for a short run), so the rate tells how long the run took.
     if table.len() == text.len()
-        && let Some((requests, duration_s)) = progress(text)
+        && let Some((requests, seconds)) = progress(text)
     {
+        let duration_s = report.get("requests_per_s").map(|rate| requests / rate);
+        let is_off = duration_s.zip(seconds).is_some_and(|(exact, seconds)| {
+            let slack = PROGRESS_TOLERANCE * exact + 1.5;
+            (exact - seconds).abs() > slack
+        });
+        if is_off {
+            return Err(report.contradicts(format!(
+                "its progress tells of {requests} operations in {} seconds, and its table of {} a second",
+                seconds.unwrap_or_default(),
+                report.get("requests_per_s").unwrap_or_default(),
+            )));
+        }
         report.set("requests", Some(requests));
         report.set("duration_s", duration_s);
     }

@@ -1,5 +1,5 @@
-//! The reports of netperf 2.6 and 2.7: the classic tables of stream and request/response tests, and
-//! `-k` of the omni tests.
+//! The reports of netperf 2.4 to 2.7: the classic tables of stream and request/response tests, and,
+//! since 2.5, `-k` of the omni tests.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +43,16 @@ fn key_values(report: &mut Report<'_>, text: &str) {
         values.get("THROUGHPUT_UNITS").copied().unwrap_or_default(),
         seconds,
     );
+    // A stream of UDP: datagrams are requests, as in its table.
+    let is_udp = values.get("PROTOCOL") == Some(&"UDP") && values.get("DIRECTION") == Some(&"Send");
+    if let (true, Some(sent), Some(arrived), Some(seconds)) = (
+        is_udp,
+        get("LOCAL_SEND_CALLS"),
+        get("REMOTE_RECV_CALLS"),
+        seconds,
+    ) {
+        set_datagrams(report, sent, arrived, seconds);
+    }
     for (key, metric) in [
         ("MEAN_LATENCY", "latency_mean_us"),
         ("STDDEV_LATENCY", "latency_sd_us"),
@@ -87,9 +97,7 @@ fn table(report: &mut Report<'_>, text: &str) {
                 (rows.next().as_deref(), sent.get(3))
             {
                 report.set("duration_s", Some(*seconds));
-                report.set("requests", Some(*arrived));
-                report.set("requests_per_s", Some(arrived / seconds));
-                report.set("errors", Some((sent - arrived).max(0.0)));
+                set_datagrams(report, *sent, *arrived, *seconds);
                 set_rate(report, Some(*rate), unit, None);
             }
         }
@@ -101,6 +109,13 @@ fn table(report: &mut Report<'_>, text: &str) {
         }
         _ => {}
     }
+}
+
+/// Datagrams that were sent and did not arrive are errors.
+fn set_datagrams(report: &mut Report<'_>, sent: f64, arrived: f64, seconds: f64) {
+    report.set("requests", Some(arrived));
+    report.set("requests_per_s", Some(arrived / seconds));
+    report.set("errors", Some((sent - arrived).max(0.0)));
 }
 
 /// Sets a rate in netperf's units: `Trans/s`, `10^6bits/s`, `MBytes/sec`, ….

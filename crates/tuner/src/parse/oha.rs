@@ -6,14 +6,15 @@ use serde_json::Value;
 
 use super::error::ParseError;
 use super::json::only_object;
-use super::report::{Distribution, Report, after, number, size_bytes, time_us};
+use super::report::{Distribution, Report, after, number, size_bytes, time_us, without_controls};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let report = Report::new("oha", text);
     match only_object(&report, text, &["summary"], "object `summary`") {
         Ok(json) => parse_json(report, &json),
         Err(error @ ParseError::Several { .. }) => Err(error),
-        Err(_) => parse_text(&without_colours(text)),
+        // Versions 0.6.3 to 1.7 colour the text for a pipe as well.
+        Err(_) => parse_text(&without_controls(text)),
     }
 }
 
@@ -46,18 +47,6 @@ fn entries<'a>(json: &'a Value, key: &str) -> impl Iterator<Item = (&'a str, f64
         .filter_map(|(key, value)| Some((key.as_str(), value.as_f64()?)))
 }
 
-/// Versions 0.6.3 to 1.7 colour the text for a pipe as well. A control sequence ends with a
-/// character from `@` to `~` (ECMA-48, 5.4).
-fn without_colours(text: &str) -> String {
-    let mut parts = text.split("\u{1b}[");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(|c: char| ('@'..='~').contains(&c));
-        plain.push_str(end.map_or("", |end| &part[end + 1..]));
-    }
-    plain
-}
-
 fn parse_text(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("oha", text);
     report.only_one("Requests/sec:")?;
@@ -70,7 +59,7 @@ fn parse_text(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     report.set("latency_max_us", time("Slowest:"));
     let per_s = after(text, "Size/sec:").and_then(size_bytes);
     report.set("bytes_per_s", per_s);
-    // "  99.00% in 1.2345 ms", "  99% in 0.0012 secs" before version 1; a second table of the
+    // "  99.00% in 1.2345 ms", "  99% in 0.0012 secs" in version 0.5; a second table of the
     // successful requests may follow, the first one counts
     for line in text.lines() {
         if let Some((percent, latency)) = line.split_once("% in ")

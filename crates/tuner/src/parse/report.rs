@@ -68,7 +68,7 @@ impl<'a> Report<'a> {
     pub(super) fn gave_up(&self, message: &str) -> ParseError {
         ParseError::GaveUp {
             tool: self.tool,
-            message: beginning(message, MESSAGE_CHARS),
+            message: beginning(without_controls(message).trim(), MESSAGE_CHARS),
         }
     }
 
@@ -76,7 +76,8 @@ impl<'a> Report<'a> {
     /// is left out.
     pub(super) fn set(&mut self, metric: &str, value: Option<f64>) {
         if let Some(value) = value.filter(|v| v.is_finite() && *v >= 0.0) {
-            self.metrics.insert(metric.to_owned(), value);
+            // In Rust the sum of no numbers is −0.
+            self.metrics.insert(metric.to_owned(), value.abs());
         }
     }
 
@@ -99,6 +100,11 @@ impl<'a> Report<'a> {
 
     pub(super) fn has(&self, metric: &str) -> bool {
         self.metrics.contains_key(metric)
+    }
+
+    /// A value that was set.
+    pub(super) fn get(&self, metric: &str) -> Option<f64> {
+        self.metrics.get(metric).copied()
     }
 
     /// The error that says what was looked for in vain.
@@ -144,6 +150,20 @@ pub(super) fn shown(text: &str) -> String {
     beginning(text, SHOWN_CHARS)
 }
 
+/// A text without the sequences that colour it or move the cursor, and without other control
+/// characters but line breaks and tabs. A sequence ends with a character from `@` to `~`
+/// (ECMA-48, 5.4).
+pub(super) fn without_controls(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| ('@'..='~').contains(&c));
+        plain.push_str(end.map_or("", |end| &part[end + 1..]));
+    }
+    plain.retain(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
+    plain
+}
+
 /// At most so many characters of a text, and a mark where it was cut.
 fn beginning(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
@@ -154,6 +174,7 @@ fn beginning(text: &str, chars: usize) -> String {
 
 /// The first and the last lines of an output for an error message.
 pub(super) fn first_lines(text: &str) -> String {
+    let text = without_controls(text);
     let lines: Vec<&str> = text
         .split(['\n', '\r'])
         .map(str::trim_end)
@@ -312,6 +333,26 @@ mod tests {
         assert_eq!(size_bytes("0.00B"), Some(0.0));
         assert_eq!(size_bytes("1.50 KiB"), Some(1536.0));
         assert_eq!(size_bytes("nan"), None);
+    }
+
+    #[test]
+    fn messages_have_no_control_characters() {
+        let moved = "\r\u{1b}[10C\rError in Virtual User 2: \u{1b}[1mno\u{1b}[0m \u{7}server";
+        let error = Report::new("HammerDB", "").gave_up(moved);
+        assert_eq!(
+            error.to_string(),
+            "HammerDB gave up: Error in Virtual User 2: no server"
+        );
+        assert_eq!(first_lines("\u{1b}[31mred\u{1b}[39m\r\n"), "  red");
+    }
+
+    #[test]
+    fn what_a_report_sums_up_to_nothing_is_zero() {
+        let mut report = Report::new("YCSB", "");
+        report.set("requests_per_s", Some(1.0));
+        report.set("errors", Some(std::iter::empty::<f64>().sum()));
+        let metrics = report.finish("a rate").unwrap();
+        assert!(metrics["errors"].is_sign_positive());
     }
 
     #[test]

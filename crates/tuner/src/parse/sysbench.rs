@@ -166,12 +166,12 @@ fn in_brackets(text: &str) -> Option<f64> {
     leading_number(text.split_once('(')?.1)
 }
 
-/// Of the memory test (`1.00 MiB transferred (2.00 MiB/sec)`) or the file test (`read, MiB/s:` and
-/// `written, MiB/s:`).
+/// Of the memory test (`1.00 MiB transferred (2.00 MiB/sec)`, before version 1 `MB` of as many
+/// bytes) or the file test (`read, MiB/s:` and `written, MiB/s:`).
 fn bytes_per_s(text: &str) -> Option<f64> {
     let memory = text
         .lines()
-        .find(|line| line.contains("MiB transferred ("))
+        .find(|line| line.contains("MiB transferred (") || line.contains("MB transferred ("))
         .and_then(in_brackets);
     let value = |label| after(text, label).and_then(leading_number);
     let files = value("read, MiB/s:")
