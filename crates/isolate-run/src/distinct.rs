@@ -21,8 +21,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// `by` are the table's values of `unit`, `cgroup`, `container` and `pid`, in this order. `None`
-    /// where it has none of these.
+    /// `by` are the table's values of `unit`, `cgroup`, `container` and `pid`, in this order.
+    /// `None` where it has none of these.
     pub(crate) fn of(at: &str, by: &[Option<String>]) -> Option<Self> {
         let mut given = KEYS.into_iter().zip(by);
         given.find_map(|((key, what), value)| {

@@ -157,8 +157,8 @@ pub(crate) fn twin<'a>(
 pub(crate) struct Judge<'a> {
     /// Best-effort work that is steered already: its process was judged when it was adopted.
     pub(crate) known: &'a [BestEffort],
-    /// Where the journal of the run is, which knows the groups that Slackline has made. `None` where
-    /// no group is made: a check, or an observing run, may stand beside a run.
+    /// Where the journal of the run is, which knows the groups that Slackline has made. `None`
+    /// where no group is made: a check, or an observing run, may stand beside a run.
     pub(crate) state_dir: Option<&'a Path>,
 }
 

@@ -1,3 +1,5 @@
+//! Processes and groups of a fake host, each with what may become of it as batch work.
+
 use std::path::PathBuf;
 
 use super::*;

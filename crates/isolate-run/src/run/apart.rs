@@ -1,5 +1,5 @@
-//! What keeps a run from doing harm: it begins only where it can say how things stand, and it leaves
-//! a group alone that has come to hold Slackline or a service.
+//! What keeps a run from doing harm: it begins only where it can say how things stand, and it
+//! leaves a group alone that has come to hold Slackline or a service.
 
 use super::options::Watcher;
 use super::session::Session;

@@ -1,5 +1,6 @@
 //! Reports of real runs of other versions: oha 0.5, 0.6 and 1.4, h2load 1.52, 1.66 and 1.69,
-//! wrk2 4.0, iperf 3.1 and 3.21, sysbench 0.5 and 1.1, fio 2.16, hey 0.1.4, vegeta 12.8 and ghz 0.60.
+//! wrk2 4.0, iperf 3.1 and 3.21, sysbench 0.5 and 1.1, fio 2.16, hey 0.1.4, vegeta 12.8 and ghz
+//! 0.60.
 
 use super::*;
 
