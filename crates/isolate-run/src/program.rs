@@ -102,7 +102,7 @@ mod tests {
             let file = dir.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, "#!/bin/sh\n").unwrap();
-            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
             file.display().to_string()
         };
         let job = make("a/job", 0o755);
