@@ -206,9 +206,9 @@ fn check_ranges(fixed: &FixedSettings) -> Result<(), (&'static str, String)> {
         }
     }
     // 0 takes a protection away.
-    if !fixed
+    if fixed
         .service_memory_low_mib
-        .is_none_or(|mib| mib <= MEMORY_MAX_MIB)
+        .is_some_and(|mib| mib > MEMORY_MAX_MIB)
     {
         let why = format!("must be at most {MEMORY_MAX_MIB}");
         return Err(("service_memory_low_mib", why));
