@@ -1,11 +1,6 @@
 //! What holds for every policy: it has a sentence for each state, the sentence is in the
 //! conditional while nothing is carried out, and it writes what it says that it may write.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
-)]
-
 use isolation::{
     Antagonist, GroupSeen, MachineObservation, Plant, PlantModel, Policy, PolicySettings,
     ServiceSeen, Subject, Tail, guarded, observing,
@@ -49,7 +44,11 @@ fn every_policy_has_a_sentence_for_every_state_and_observing_says_what_would_be(
         ..running.clone()
     };
     for policy in Policy::ALL {
-        for groups in [&[][..], &[ended.clone()], &[running.clone()]] {
+        for groups in [
+            &[][..],
+            std::slice::from_ref(&ended),
+            std::slice::from_ref(&running),
+        ] {
             for (is_acting, mut controller) in [
                 (true, guarded(&settings(policy))),
                 (false, observing(&settings(policy))),

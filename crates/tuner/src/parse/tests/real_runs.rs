@@ -34,8 +34,8 @@ fn k6_prints_its_text_before_the_json() {
         assert_has(Format::K6, text, &expected);
     }
     let expected = [
-        ("latency_p99_us", 1344.741_6),
-        ("latency_p999_us", 4793.366_88),
+        ("latency_p99_us", 1_344.741_6),
+        ("latency_p999_us", 4_793.366_88),
     ];
     for (name, us) in expected {
         let got = parse(&Format::K6, fixture!("k6-2.2-p999.txt")).unwrap()[name];
@@ -250,7 +250,7 @@ fn ycsb_of_raw_measurements() {
         &[
             ("requests", 3000.0),
             ("duration_s", 0.394),
-            ("requests_per_s", 7614.213_197_969_543),
+            ("requests_per_s", 7_614.213_197_969_543),
             ("latency_mean_us", 116.727_333_333_333_33),
             ("latency_p50_us", 28.0),
             ("latency_p90_us", 49.0),
