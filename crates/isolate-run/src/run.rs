@@ -32,6 +32,8 @@ use crate::watchdog::Watchdog;
 
 /// How often services and groups are looked for again.
 const FIND_EVERY: Duration = Duration::from_secs(2);
+/// So many notes of one kind are written at most.
+const NOTES_MAX: usize = 5;
 /// How often a row is written and shown.
 const ROW_EVERY: Duration = Duration::from_secs(1);
 /// The loop's own CPU time stays below this; beyond it the steps become longer.
@@ -109,6 +111,19 @@ fn register(registered: std::io::Result<signal_hook::SigId>) -> Result<(), Isola
     registered
         .map(|_| ())
         .map_err(|error| IsolateError::file(Path::new("signal handler"), error))
+}
+
+/// The first notes of a kind: a host with hundreds of groups has one for each of them.
+fn first(mut kind: Vec<String>, path: &Path) -> Vec<String> {
+    let more = kind.len().saturating_sub(NOTES_MAX);
+    kind.truncate(NOTES_MAX);
+    if more > 0 {
+        kind.push(format!(
+            "{more} more notes like the last one: `slackline isolate check {}` shows all",
+            path.display()
+        ));
+    }
+    kind
 }
 
 impl Session {
@@ -296,10 +311,16 @@ impl Session {
         let counted = services.iter().chain(&groups);
         let hierarchies = Hierarchies::of(&self.roots);
         let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
-        let notes = lacking.into_iter().chain(keys_without_effect(&self.config));
-        let notes = notes.chain(idle).chain(uncounted);
-        self.notes = notes
-            .chain(not_started(&self.config, self.observe))
+        let kinds = [
+            lacking,
+            keys_without_effect(&self.config),
+            idle,
+            uncounted.collect(),
+            not_started(&self.config, self.observe),
+        ];
+        self.notes = kinds
+            .into_iter()
+            .flat_map(|kind| first(kind, path))
             .collect();
         for text in self.notes.clone() {
             self.note(watcher, &text)?;

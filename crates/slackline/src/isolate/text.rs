@@ -166,6 +166,19 @@ fn against_objective(service: &ServiceStatus) -> String {
     }
 }
 
+/// So many groups are named in a line.
+const NAMED_MAX: usize = 8;
+
+/// The first of what is said of groups, and how many there are more.
+fn first(mut groups: Vec<String>) -> Vec<String> {
+    let more = groups.len().saturating_sub(NAMED_MAX);
+    if more > 1 {
+        groups.truncate(NAMED_MAX);
+        groups.push(format!("{more} more groups"));
+    }
+    groups
+}
+
 /// Everything in one line.
 pub(super) fn line(status: &IsolationStatus) -> String {
     let services = status.services.iter().map(against_objective);
@@ -173,6 +186,7 @@ pub(super) fn line(status: &IsolationStatus) -> String {
         .groups
         .iter()
         .map(|group| format!("{}: {} cores", group.name, cores(group.cpu_cores)));
+    let groups = first(groups.collect());
     services.chain(groups).collect::<Vec<_>>().join("; ")
 }
 
@@ -197,14 +211,10 @@ pub(super) fn begun(
             service.name, service.percentile, service.objective_ms
         )
     });
-    let groups: Vec<&str> = status
-        .groups
-        .iter()
-        .map(|group| group.name.as_str())
-        .collect();
-    let groups = match groups.is_empty() {
+    let groups = status.groups.iter().map(|group| group.name.clone());
+    let groups = match status.groups.is_empty() {
         true => "no best-effort work".to_owned(),
-        false => format!("best-effort work {}", groups.join(", ")),
+        false => format!("best-effort work {}", first(groups.collect()).join(", ")),
     };
     let (does, then) = match status.observe {
         true => ("observes, and changes nothing,", ""),
@@ -235,6 +245,7 @@ pub(super) fn ended(status: &IsolationStatus) -> String {
             (None, false) => format!("{name}: CPU time not known"),
         }
     });
+    let groups = first(groups.collect());
     format!(
         "Ended after {:.0} s. {}",
         status.at_s,
