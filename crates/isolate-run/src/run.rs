@@ -21,7 +21,7 @@ use crate::config::IsolationConfig;
 use crate::error::IsolateError;
 use crate::feasibility::{Placed, idle_without_effect, lacking};
 use crate::record::RecordLine;
-use crate::status::{self, IsolationStatus};
+use crate::status::IsolationStatus;
 use crate::steer::{Devices, Steer};
 use crate::watchdog::Watchdog;
 
@@ -100,7 +100,7 @@ impl Session {
     ) -> Result<(), IsolateError> {
         let mut next_row = Instant::now();
         let mut next = Instant::now();
-        self.warn(path, watcher)?;
+        self.warn(path, watcher);
         loop {
             if signal.load(Ordering::Relaxed) != 0
                 || options
@@ -117,7 +117,7 @@ impl Session {
                 if let Some(watchdog) = &mut self.watchdog
                     && watchdog.renew()?
                 {
-                    self.note(watcher, "the watchdog had died and was started again")?;
+                    self.note(watcher, "the watchdog had died and was started again");
                 }
             }
             let observation = self.look();
@@ -125,17 +125,19 @@ impl Session {
                 .controller
                 .step(&observation, self.began.elapsed().as_secs_f64());
             for decision in decisions {
-                self.act(&decision, watcher)?;
+                self.act(&decision, watcher);
             }
             let now = Instant::now();
             if now >= next_row {
                 next_row = now + ROW_EVERY;
-                self.tell_of_sources(now, watcher)?;
+                self.tell_of_sources(now, watcher);
                 self.count_own();
                 let status = self.status();
-                status::write(&self.state_dir, &status);
+                if let Some(news) = self.status_file.write(&self.state_dir, &status, now) {
+                    self.note(watcher, &news);
+                }
                 watcher.row(&status);
-                self.write(&RecordLine::Row(Box::new(status)))?;
+                self.write(watcher, &RecordLine::Row(Box::new(status)));
                 self.services.iter_mut().for_each(|service| {
                     if let Some(seen) = &mut service.seen {
                         seen.fresh = None;
@@ -150,16 +152,14 @@ impl Session {
         }
     }
 
-    fn tell_of_sources(
-        &mut self,
-        now: Instant,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
+    fn tell_of_sources(&mut self, now: Instant, watcher: &mut dyn Watcher) {
         let services = self.services.iter_mut();
         let news: Vec<String> = services
             .filter_map(|service| service.source_news(now))
             .collect();
-        news.iter().try_for_each(|text| self.note(watcher, text))
+        for text in news {
+            self.note(watcher, &text);
+        }
     }
 
     /// Counts the loop's own CPU time, and makes the steps longer where it is too much.
@@ -192,14 +192,20 @@ impl Session {
     ) -> Result<(), IsolateError> {
         let config = match IsolationConfig::read(path) {
             Ok(config) => config,
-            Err(error) => return self.keep_old(&error, watcher),
+            Err(error) => {
+                self.keep_old(&error, watcher);
+                return Ok(());
+            }
         };
         let observe = observes_always || config.policy.observe;
         // Another Slackline may hold the lock by now.
         let begun = match self.observe && !observe {
             true => match steering(&self.roots, &self.state_dir, watcher) {
                 Ok(begun) => Some(begun),
-                Err(error) => return self.keep_old(&error, watcher),
+                Err(error) => {
+                    self.keep_old(&error, watcher);
+                    return Ok(());
+                }
             },
             false => None,
         };
@@ -218,7 +224,8 @@ impl Session {
                     if let Some((_, watchdog)) = begun {
                         watchdog.dismiss();
                     }
-                    return self.keep_old(&error, watcher);
+                    self.keep_old(&error, watcher);
+                    return Ok(());
                 }
             }
         }
@@ -237,12 +244,13 @@ impl Session {
         self.config = config;
         self.find()?;
         self.check_apart()?;
-        self.note(watcher, "the configuration was read again")?;
-        self.warn(path, watcher)
+        self.note(watcher, "the configuration was read again");
+        self.warn(path, watcher);
+        Ok(())
     }
 
     /// Says what this host lacks of the configuration, and what has no effect.
-    fn warn(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+    fn warn(&mut self, path: &Path, watcher: &mut dyn Watcher) {
         let services = self.services.iter().map(|service| {
             let place = service.place.as_ref();
             let group = place.and_then(|place| place.group.as_deref());
@@ -260,20 +268,13 @@ impl Session {
         let lacking = lacking.unwrap_or_default();
         let idle = idle_without_effect(&self.config, &services, &groups);
         for text in lacking.into_iter().chain(idle) {
-            self.note(watcher, &text)?;
+            self.note(watcher, &text);
         }
-        Ok(())
     }
 
-    fn keep_old(
-        &mut self,
-        error: &dyn std::fmt::Display,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
-        self.note(
-            watcher,
-            &format!("the old configuration stays in force: {error}"),
-        )
+    fn keep_old(&mut self, error: &dyn std::fmt::Display, watcher: &mut dyn Watcher) {
+        let text = format!("the old configuration stays in force: {error}");
+        self.note(watcher, &text);
     }
 
     /// From only observing to acting, or back. The groups begin anew: what was started ends, and
@@ -287,7 +288,7 @@ impl Session {
         if !self.put_back()?.is_complete() {
             // The watchdog tries again when its pipe closes.
             let text = "not everything could be restored: the watchdog tries again; run `slackline restore` to see what is left";
-            self.note(watcher, text)?;
+            self.note(watcher, text);
         }
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();

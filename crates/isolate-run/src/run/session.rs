@@ -17,7 +17,7 @@ use crate::error::IsolateError;
 use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::record::{RecordLine, Recorder};
-use crate::status::{self, GroupStatus, IsolationStatus};
+use crate::status::{self, GroupStatus, IsolationStatus, StatusFile};
 use crate::steer::{DecisionOutcome, Devices, Steer};
 use crate::subject::{Host, Place, is_same_or_above, place_again};
 use crate::watchdog::Watchdog;
@@ -40,6 +40,7 @@ pub(super) struct Session {
     pub(super) journal: Option<Journal>,
     pub(super) watchdog: Option<Watchdog>,
     recorder: Option<Recorder>,
+    pub(super) status_file: StatusFile,
     pub(super) services: Vec<Watched>,
     pub(super) groups: Vec<Steered>,
     machine: Machine,
@@ -111,6 +112,7 @@ impl Session {
             journal,
             watchdog,
             recorder,
+            status_file: StatusFile::default(),
             services,
             groups,
             machine: Machine::default(),
@@ -173,24 +175,22 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
-        match &mut self.recorder {
-            Some(recorder) => recorder.write(entry),
-            None => Ok(()),
+    /// Records it, where the run is recorded and that is possible.
+    pub(super) fn write(&mut self, watcher: &mut dyn Watcher, entry: &RecordLine) {
+        let recorder = self.recorder.as_mut();
+        if let Some(news) = recorder.and_then(|recorder| recorder.write(entry, Instant::now())) {
+            watcher.say(&news);
         }
     }
 
-    pub(super) fn note(
-        &mut self,
-        watcher: &mut dyn Watcher,
-        text: &str,
-    ) -> Result<(), IsolateError> {
+    pub(super) fn note(&mut self, watcher: &mut dyn Watcher, text: &str) {
         watcher.say(text);
         let at_s = self.began.elapsed().as_secs_f64();
-        self.write(&RecordLine::Note {
+        let entry = RecordLine::Note {
             at_s,
             text: text.to_owned(),
-        })
+        };
+        self.write(watcher, &entry);
     }
 
     /// Looks for services and groups again: a service restarts with another pid, a group comes and
@@ -288,6 +288,7 @@ impl Session {
                     .place
                     .as_ref()
                     .is_some_and(|place| place.is_running(host));
+            service.is_running = is_running;
             service.rates = rates.unwrap_or_default();
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
@@ -345,11 +346,7 @@ impl Session {
         }
     }
 
-    pub(super) fn act(
-        &mut self,
-        decision: &Decision,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
+    pub(super) fn act(&mut self, decision: &Decision, watcher: &mut dyn Watcher) {
         let place = match &decision.subject {
             Subject::Group(name) => {
                 let mut groups = self.groups.iter();
@@ -403,11 +400,12 @@ impl Session {
         self.recent.push(format!("{at_s:.1} s: {line}"));
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
-        self.write(&RecordLine::Decision {
+        let entry = RecordLine::Decision {
             at_s,
             decision: decision.clone(),
             outcome,
-        })
+        };
+        self.write(watcher, &entry);
     }
 
     /// Keeps what is in force for the status.
@@ -456,6 +454,7 @@ impl Session {
         });
         IsolationStatus {
             time: jiff::Timestamp::now().to_string(),
+            age_s: None,
             at_s: self.began.elapsed().as_secs_f64(),
             pid: std::process::id(),
             watchdog_pid: self.watchdog.as_ref().map(Watchdog::pid),
@@ -473,6 +472,7 @@ impl Session {
             troubles: self.troubles.clone(),
             recent: self.recent.clone(),
             yielded: self.steer.yielded().collect(),
+            recording_trouble: self.recorder.as_ref().and_then(Recorder::in_words),
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Watched {
     pub(super) objective: LatencyObjective,
     pub(super) latency: Latency,
     pub(super) place: Option<Place>,
+    /// Whether it ran at the last look.
+    pub(super) is_running: bool,
     /// Its processes when it was last looked for.
     pub(super) pids: Vec<u32>,
     pub(super) counters: Counters,
@@ -115,6 +117,7 @@ pub(super) fn open_services(
             objective: *objective,
             latency,
             place: Some(place),
+            is_running: true,
             pids: Vec::new(),
             counters: Counters::default(),
             rates: Rates::default(),
@@ -126,32 +129,31 @@ pub(super) fn open_services(
     Ok(services)
 }
 
+/// What is told of a service. What is measured of one that does not run is of somebody else, or of
+/// before.
 pub(super) fn service_status(service: &Watched) -> ServiceStatus {
-    let window = service
-        .seen
-        .as_ref()
-        .and_then(|seen| seen.window.as_ref().ok());
-    let no_data = service
-        .seen
-        .as_ref()
-        .and_then(|seen| seen.window.as_ref().err());
+    let seen = service.seen.as_ref().filter(|_| service.is_running);
+    let window = seen.and_then(|seen| seen.window.as_ref().ok());
+    let no_data = seen.and_then(|seen| seen.window.as_ref().err());
+    let no_data = match service.is_running {
+        true => no_data.map(ToString::to_string),
+        false => Some("it does not run".to_owned()),
+    };
     let has_requests = window.filter(|tail| tail.requests > 0);
     ServiceStatus {
         name: service.service.name.clone(),
         source: service.latency.description().to_owned(),
-        is_running: service.place.is_some(),
+        is_running: service.is_running,
         percentile: service.objective.percentile,
         objective_ms: service.objective.latency_ms,
         latency_ms: has_requests.map(|tail| tail.latency_ms),
-        fresh_ms: service
-            .seen
-            .as_ref()
-            .and_then(|seen| seen.fresh)
-            .map(|tail| tail.latency_ms),
+        fresh_ms: seen.and_then(|seen| seen.fresh).map(|tail| tail.latency_ms),
         slack: has_requests.map(|tail| tail.slack(service.objective.latency_ms)),
-        requests: window.map_or(0, |tail| tail.requests),
-        requests_per_s: service.seen.as_ref().and_then(|seen| seen.requests_per_s),
-        no_data: no_data.map(ToString::to_string),
+        requests: service
+            .is_running
+            .then(|| window.map_or(0, |tail| tail.requests)),
+        requests_per_s: seen.and_then(|seen| seen.requests_per_s),
+        no_data,
         cpu_cores: service.rates.cpu_cores,
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Run the controller in the foreground until a signal. Every setting is restored at the end.
     Run(run::Arguments),
     /// Show the state of the running controller: latency against objective, what best-effort work
-    /// may use, and why.
+    /// may use, and why. The exit code is 1 if no controller runs, or if it stands still.
     Status {
         /// Print JSON.
         #[arg(long)]
@@ -108,9 +108,10 @@ fn status(state_dir: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
     } else {
         message(&text::none_runs(state_dir));
     }
-    Ok(match status {
-        Some(_) => CommandOutcome::Positive,
-        None => CommandOutcome::Negative,
+    let is_of_now = status.is_some_and(|status| status.too_old_s().is_none());
+    Ok(match is_of_now {
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::Negative,
     })
 }
 

@@ -90,6 +90,9 @@ pub(super) fn selftest(rows: &[SelftestRow]) -> String {
 
 /// A latency, or why there is none.
 fn latency(service: &ServiceStatus) -> String {
+    if !service.is_running {
+        return "does not run".to_owned();
+    }
     match (service.latency_ms, &service.no_data) {
         (Some(latency), _) => format!("{latency:.2} ms"),
         (None, Some(why)) => format!("no data: {why}"),
@@ -144,9 +147,23 @@ pub(super) fn none_runs(state_dir: &Path) -> String {
     )
 }
 
+/// What is said before a state that is not that of now.
+fn too_old(status: &IsolationStatus) -> String {
+    let Some(age_s) = status.too_old_s() else {
+        return String::new();
+    };
+    format!(
+        "The last step was {age_s:.0} s ago: the controller (process {}) does not run. It was stopped, the machine is overloaded, \
+         or the state directory cannot be written. All that follows is {age_s:.0} s old.\n\n",
+        status.pid
+    )
+}
+
 pub(super) fn status(status: &IsolationStatus) -> String {
     let observe = if status.observe { " (observing)" } else { "" };
-    let mut text = format!(
+    let mut text = too_old(status);
+    let _ = write!(
+        text,
         "Policy {}{observe}: {}.\nMachine: {:.2} of {:.0} cores in use; the controller uses {:.2} % of a core, a step every {:.2} s.\n\n",
         status.policy.name(),
         status.explanation,
@@ -155,6 +172,9 @@ pub(super) fn status(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
+    if let Some(trouble) = &status.recording_trouble {
+        let _ = writeln!(text, "Note: {trouble}.\n");
+    }
     let mut services = table(&[
         "service",
         "tail",
@@ -169,10 +189,13 @@ pub(super) fn status(status: &IsolationStatus) -> String {
     for service in &status.services {
         services.add_row([
             service.name.clone(),
-            format!("p{} {}", service.percentile, latency(service)),
+            match service.is_running {
+                true => format!("p{} {}", service.percentile, latency(service)),
+                false => latency(service),
+            },
             format!("{} ms", service.objective_ms),
             percent(service.slack),
-            service.requests.to_string(),
+            or_dash(service.requests.map(|requests| requests.to_string())),
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
             format!("{:.2}", service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),
