@@ -19,6 +19,7 @@ mod counters;
 mod error;
 mod feasibility;
 mod hardware;
+mod held;
 mod latency;
 mod policy_config;
 mod record;

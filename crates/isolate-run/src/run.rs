@@ -2,6 +2,7 @@
 //! each case everything is put back.
 
 mod options;
+mod others;
 mod session;
 mod subjects;
 
@@ -119,6 +120,7 @@ impl Session {
                 {
                     self.note(watcher, "the watchdog had died and was started again");
                 }
+                self.heed_others(watcher);
             }
             let observation = self.look();
             let decisions = self
@@ -230,7 +232,8 @@ impl Session {
             }
         }
         let is_same = config.policy_settings() == self.config.policy_settings();
-        if !is_same || observe != self.observe {
+        let is_kept = is_same && observe == self.observe;
+        if !is_kept {
             // One that only observed has said what was never done.
             self.controller = guarded(&config.policy_settings());
         }
@@ -240,11 +243,14 @@ impl Session {
         } else if config.best_effort != self.config.best_effort {
             self.exchange_groups(&config)?;
         }
-        self.steer.reload(Devices::of(&config.policy));
+        let yielded = self.steer.reload(Devices::of(&config.policy));
+        // A new controller says all that it wants.
+        self.again.extend(yielded.into_iter().filter(|_| is_kept));
         self.config = config;
         self.find()?;
         self.check_apart()?;
         self.note(watcher, "the configuration was read again");
+        self.heed_others(watcher);
         self.warn(path, watcher);
         Ok(())
     }

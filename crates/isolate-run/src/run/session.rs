@@ -10,7 +10,7 @@ use isolation::{
 };
 
 use super::options::{RunOptions, Watcher};
-use super::subjects::{Steered, Watched, open_services, service_status, steered};
+use super::subjects::{Steered, Watched, made_again, open_services, service_status, steered};
 use crate::config::IsolationConfig;
 use crate::counters::{Counters, Machine, Traffic};
 use crate::error::IsolateError;
@@ -29,13 +29,16 @@ pub(super) struct Session {
     pub(super) roots: Roots,
     /// As they were when services and groups were last looked for: to find them again means to read
     /// a long file.
-    hierarchies: Hierarchies,
+    pub(super) hierarchies: Hierarchies,
     llc_ways: Option<u64>,
     pub(super) state_dir: PathBuf,
     pub(super) config: IsolationConfig,
     pub(super) observe: bool,
     pub(super) controller: Box<dyn IsolationController>,
     pub(super) steer: Steer,
+    /// What is to be carried out once more: a group was made anew, or the configuration was read
+    /// again.
+    pub(super) again: Vec<Decision>,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
     pub(super) journal: Option<Journal>,
     pub(super) watchdog: Option<Watchdog>,
@@ -56,7 +59,7 @@ pub(super) struct Session {
     pub(super) own_cpu_s: (Instant, f64),
     pub(super) own_cores: f64,
     decisions: std::collections::BTreeMap<String, u64>,
-    troubles: std::collections::BTreeMap<String, u64>,
+    pub(super) troubles: std::collections::BTreeMap<String, u64>,
     recent: Vec<String>,
 }
 
@@ -107,6 +110,7 @@ impl Session {
         let mut session = Self {
             controller: guarded(&config.policy_settings()),
             steer: Steer::new(roots.clone(), Devices::of(&config.policy)),
+            again: Vec::new(),
             state_dir: state_dir.to_owned(),
             observe,
             journal,
@@ -216,11 +220,22 @@ impl Session {
                 let gone = before.and_then(|place| place.group);
                 if let Some(gone) = gone.filter(|group| !host.has_group(group)) {
                     service.settings.clear();
-                    self.steer
-                        .forget(&Subject::Service(service.service.name.clone()));
+                    let subject = Subject::Service(service.service.name.clone());
+                    let wanted = self.steer.forget(&subject);
+                    self.again
+                        .extend(wanted.into_iter().filter(|_| service.place.is_some()));
                     if let Some(journal) = &mut self.journal {
                         journal.forget_group(&gone)?;
                     }
+                }
+            }
+            if let Some(group) = made_again(&mut service.number, host, service.place.as_ref()) {
+                service.counters = Counters::default();
+                service.settings.clear();
+                let subject = Subject::Service(service.service.name.clone());
+                self.again.extend(self.steer.forget(&subject));
+                if let Some(journal) = &mut self.journal {
+                    journal.forget_group(group)?;
                 }
             }
             let place = service.place.as_ref();
@@ -240,6 +255,16 @@ impl Session {
                         journal.forget_group(&gone)?;
                     }
                     group.settings.clear();
+                }
+            }
+            let place = group.work.place.as_ref();
+            if let Some(own) = made_again(&mut group.number, host, place) {
+                group.counters = Counters::default();
+                group.settings.clear();
+                let subject = Subject::Group(group.work.config.name.clone());
+                self.again.extend(self.steer.forget(&subject));
+                if let Some(journal) = &mut self.journal {
+                    journal.forget_group(own)?;
                 }
             }
         }
@@ -306,6 +331,9 @@ impl Session {
                 throttled_share: service.rates.throttled_share,
                 waiting_share: service.rates.waiting_share,
                 stalled_share: service.rates.stalled_share,
+                foreign: self
+                    .steer
+                    .foreign_of(&Subject::Service(service.service.name.clone())),
                 ..ServiceSeen::without_data(&service.service.name, service.objective.latency_ms)
             });
             let fresh = seen
@@ -324,6 +352,9 @@ impl Session {
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
                 progress_per_s: group.work.progress_per_s,
+                foreign: self
+                    .steer
+                    .foreign_of(&Subject::Group(group.work.config.name.clone())),
                 ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
             });
         }
@@ -393,6 +424,7 @@ impl Session {
             if *count == 1 {
                 watcher.say(&line);
             }
+            self.show_foreign();
         } else {
             self.keep_setting(decision);
         }
@@ -410,29 +442,41 @@ impl Session {
 
     /// Keeps what is in force for the status.
     fn keep_setting(&mut self, decision: &Decision) {
-        let settings = match &decision.subject {
-            Subject::Group(name) => {
-                let mut groups = self.groups.iter_mut();
-                let Some(group) = groups.find(|group| group.work.config.name == *name) else {
-                    return;
-                };
+        if let Subject::Group(name) = &decision.subject {
+            let mut groups = self.groups.iter_mut();
+            let group = groups.find(|group| group.work.config.name == *name);
+            if let Some(group) = group {
                 group.reason = Some(decision.reason);
-                &mut group.settings
             }
-            Subject::Service(name) => {
-                let mut services = self.services.iter_mut();
-                let Some(service) = services.find(|service| service.service.name == *name) else {
-                    return;
-                };
-                &mut service.settings
-            }
-            Subject::Machine => &mut self.machine_settings,
+        }
+        let Some(settings) = self.settings_of(&decision.subject) else {
+            return;
         };
         let actuator = decision.setting.actuator().to_owned();
         if decision.setting == ActuatorSetting::Off(false) {
             settings.remove(&actuator);
         } else {
             settings.insert(actuator, decision.setting.to_string());
+        }
+    }
+
+    /// The settings of one of them, by actuator, in words.
+    pub(super) fn settings_of(
+        &mut self,
+        subject: &Subject,
+    ) -> Option<&mut std::collections::BTreeMap<String, String>> {
+        match subject {
+            Subject::Group(name) => {
+                let mut groups = self.groups.iter_mut();
+                let group = groups.find(|group| group.work.config.name == *name)?;
+                Some(&mut group.settings)
+            }
+            Subject::Service(name) => {
+                let mut services = self.services.iter_mut();
+                let service = services.find(|service| service.service.name == *name)?;
+                Some(&mut service.settings)
+            }
+            Subject::Machine => Some(&mut self.machine_settings),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::counters::{Counters, Rates};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
 use crate::status::ServiceStatus;
-use crate::subject::{Place, place_of};
+use crate::subject::{Host, Place, place_of};
 
 /// A source that gives no data for so long is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(5);
@@ -30,6 +30,8 @@ pub(super) struct Watched {
     pub(super) objective: LatencyObjective,
     pub(super) latency: Latency,
     pub(super) place: Option<Place>,
+    /// The number of its group when it was last looked for.
+    pub(super) number: Option<u64>,
     /// Whether it ran at the last look.
     pub(super) is_running: bool,
     /// Its processes when it was last looked for.
@@ -78,6 +80,8 @@ impl Watched {
 /// A best-effort group and what is known of it.
 pub(super) struct Steered {
     pub(super) work: Work,
+    /// The number of its group when it was last looked for.
+    pub(super) number: Option<u64>,
     pub(super) counters: Counters,
     pub(super) rates: Rates,
     pub(super) is_running: bool,
@@ -90,6 +94,7 @@ pub(super) struct Steered {
 pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
     Steered {
         work: Work::new(work),
+        number: None,
         counters: Counters::default(),
         rates: Rates::default(),
         is_running: false,
@@ -97,6 +102,19 @@ pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
         settings: std::collections::BTreeMap::new(),
         reason: None,
     }
+}
+
+/// The group, if it is another one than at the last look, be it by the same name: a unit that
+/// restarts has a new group, with none of the settings.
+pub(super) fn made_again<'a>(
+    known: &mut Option<u64>,
+    host: Host<'_>,
+    place: Option<&'a Place>,
+) -> Option<&'a str> {
+    let group = place.and_then(|place| place.group.as_deref());
+    let number = group.and_then(|group| host.group_number(group));
+    let before = std::mem::replace(known, number);
+    group.filter(|_| before.is_some() && number.is_some() && before != number)
 }
 
 /// Finds each service and opens its source. A service that is not there now is an error: it may be
@@ -117,6 +135,7 @@ pub(super) fn open_services(
             objective: *objective,
             latency,
             place: Some(place),
+            number: None,
             is_running: true,
             pids: Vec::new(),
             counters: Counters::default(),
