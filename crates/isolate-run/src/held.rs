@@ -64,7 +64,8 @@ impl Act {
         Some(disturbance.unwrap_or_else(of_nobody))
     }
 
-    fn in_words(&self, roots: &Roots) -> Option<String> {
+    /// How it is now, in the words of a setting.
+    pub(crate) fn in_words(&self, roots: &Roots) -> Option<String> {
         let text = self.actuator.read(roots).ok()?;
         Some(match (self.actuator.name(), text.as_str()) {
             ("cpu.idle", "0") => ActuatorSetting::CpuIdle(false).to_string(),

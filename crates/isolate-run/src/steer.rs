@@ -181,7 +181,9 @@ impl Steer {
             Err(Trouble::Lacking(why)) => DecisionOutcome::Lacking(why),
             Err(Trouble::Host(error @ HostError::Disturbed { .. })) => {
                 let why = error.to_string();
-                self.leave(key, decision, why.clone());
+                let held = self.held.get(&key).filter(|_| key.1 != OFF);
+                let words = held.and_then(|held| held.in_words(&self.roots));
+                self.leave(key, decision, why.clone(), words);
                 DecisionOutcome::Yielded(why)
             }
             Err(Trouble::Host(HostError::Absent { .. })) => DecisionOutcome::Vanished,
@@ -193,13 +195,12 @@ impl Steer {
     }
 
     /// Leaves a setting to somebody else.
-    fn leave(&mut self, key: SettingKey, decision: &Decision, why: String) {
-        let held = self.held.get(&key).filter(|_| key.1 != OFF);
+    fn leave(&mut self, key: SettingKey, decision: &Decision, why: String, words: Option<String>) {
         let foreign = ForeignSetting {
             decision: decision.clone(),
             actuator: key.1,
             why,
-            words: held.and_then(|held| held.in_words(&self.roots)),
+            words,
         };
         self.yielded.insert(key, foreign);
     }
@@ -258,8 +259,8 @@ impl Steer {
                 let frequency = Frequency { cpus };
                 frequency.probe(&roots).map_err(Trouble::Lacking)?;
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
-                // The kernel itself lowers it while a CPU is hot (drivers/thermal/cpufreq_cooling.c),
-                // so what it is later says nothing of others.
+                // While a CPU is hot, the kernel itself lowers it (drivers/thermal/cpufreq_cooling.c).
+                // So what it is later says nothing of others.
                 return Ok(Vec::new());
             }
             ActuatorSetting::EgressMbit(rate) => self.egress(journal, group, rate)?,
@@ -330,11 +331,12 @@ impl Steer {
                 true => Ok(()),
                 false => freezer.apply(journal, &self.roots, &wanted),
             };
+            let act = Act::new(&self.roots, journal, Box::new(freezer), wanted);
             if let Err(error @ HostError::Disturbed { .. }) = &written {
-                self.leave(key, decision, error.to_string());
+                let words = act.in_words(&self.roots);
+                self.leave(key, decision, error.to_string(), words);
             } else {
                 written?;
-                let act = Act::new(&self.roots, journal, Box::new(freezer), wanted);
                 // A group that runs and was never frozen is left alone.
                 let is_ours = off || act.is_written();
                 return Ok(is_ours.then_some(act).into_iter().collect());

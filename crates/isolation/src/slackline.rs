@@ -65,8 +65,8 @@ const EGRESS_FALL: f64 = 0.006;
 /// objective's windows, and each further time twice as long, up to the longest wait.
 const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
 const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
-/// Where somebody else writes the flag, a budget is more than it was. Where somebody else writes one
-/// of the others, a budget is no limit.
+/// Where somebody else writes the flag, a budget does more harm than it did. Where somebody else
+/// writes one of the others, a budget is no limit.
 const FLAG: [&str; 1] = ["cpu_idle"];
 const LIMITS: [&str; 2] = ["quota", "off"];
 /// Programs that are neither a service nor best-effort work are named as a possible cause from
@@ -133,8 +133,8 @@ impl Slackline {
         self.egress = Some(Egress { mbit, at_s: now_s });
     }
 
-    /// What was judged harmless was judged with all settings in force. Without `cpu.idle` the search
-    /// goes back to its first budget. Without the quota, only off is a limit.
+    /// What was judged harmless was judged with all settings in force. Without `cpu.idle`, the
+    /// search goes back to its first budget. Without the quota, only off is a limit.
     fn heed_others(&mut self, seen: &MachineObservation, now_s: f64) {
         let foreign = Foreign {
             flag: seen.is_foreign(&FLAG),

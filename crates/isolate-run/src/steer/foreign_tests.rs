@@ -147,7 +147,7 @@ fn a_group_that_somebody_else_thaws_is_off_by_the_least_quota() {
     tree.apply(ActuatorSetting::Off(false));
     tree.write("freezer/batch/freezer.state", "FREEZING\n");
     tree.apply(ActuatorSetting::Off(false));
-    assert_eq!(tree.words().len(), 1);
+    assert_eq!(tree.words(), [("freezer", Some("frozen"))]);
     // With the quota somebody else's as well, nothing is left.
     tree.apply(ActuatorSetting::QuotaCores(Some(0.5)));
     tree.write("cpu/batch/cpu.cfs_quota_us", "70000\n");
