@@ -259,7 +259,7 @@ impl Steer {
                 let frequency = Frequency { cpus };
                 frequency.probe(&roots).map_err(Trouble::Lacking)?;
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
-                // While a CPU is hot, the kernel itself lowers it (drivers/thermal/cpufreq_cooling.c).
+                // The kernel lowers it while a CPU is hot (drivers/thermal/cpufreq_cooling.c).
                 // So what it is later says nothing of others.
                 return Ok(Vec::new());
             }
