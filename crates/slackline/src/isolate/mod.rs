@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Run the controller in the foreground until a signal. Every setting is restored at the end.
     Run(run::Arguments),
     /// Show the state of the running controller: latency against objective, what best-effort work
-    /// may use, and why. The exit code is 1 if no controller runs, or if it stands still.
+    /// may use, and why.
     Status {
         /// Print JSON.
         #[arg(long)]
