@@ -63,6 +63,24 @@ pub enum IsolateError {
         #[source]
         source: std::io::Error,
     },
+    /// The directory of a new recording has one already.
+    #[error(
+        "{} is the recording of another run: name another directory, or remove this file",
+        path.display()
+    )]
+    RecordingThere {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A recording without a row.
+    #[error(
+        "{} has no row: the run was ended before its first one, or could not record anything",
+        path.display()
+    )]
+    NothingRecorded {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file of the run is damaged.
     #[error("{}:{line}: {why}", path.display())]
     Record {
@@ -85,6 +103,17 @@ impl IsolateError {
             Self::Source { source, .. } => source.is_missing_privilege(),
             Self::File { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
             _ => false,
+        }
+    }
+
+    /// A damaged line. Its number is said once: the reader counts from the line's own begin.
+    pub(crate) fn record(path: &std::path::Path, line: usize, error: &serde_json::Error) -> Self {
+        let text = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        Self::Record {
+            path: path.to_owned(),
+            line,
+            why: text.strip_suffix(&place).unwrap_or(&text).to_owned(),
         }
     }
 

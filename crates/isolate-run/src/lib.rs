@@ -21,6 +21,7 @@ mod error;
 mod feasibility;
 mod form;
 mod hardware;
+mod held;
 mod latency;
 mod machine_lock;
 mod origin;

@@ -3,6 +3,7 @@
 
 mod apart;
 mod options;
+mod others;
 mod session;
 mod subjects;
 
@@ -26,7 +27,7 @@ use crate::feasibility::{
 use crate::program::missing_programs;
 use crate::record::RecordLine;
 use crate::reserved::{Judge, refuse};
-use crate::status::{self, IsolationStatus};
+use crate::status::IsolationStatus;
 use crate::steer::{Devices, Steer};
 use crate::watchdog::Watchdog;
 
@@ -137,7 +138,7 @@ impl Session {
     ) -> Result<(), IsolateError> {
         let mut next_row = Instant::now();
         let mut next = Instant::now();
-        self.warn(path, watcher)?;
+        self.warn(path, watcher);
         loop {
             if signal.load(Ordering::Relaxed) != 0
                 || options
@@ -154,26 +155,29 @@ impl Session {
                 if let Some(watchdog) = &mut self.watchdog
                     && watchdog.renew()?
                 {
-                    self.note(watcher, "the watchdog had died and was started again")?;
+                    self.note(watcher, "the watchdog had died and was started again");
                 }
+                self.heed_others(watcher);
             }
-            self.tell_of_groups(watcher)?;
+            self.tell_of_groups(watcher);
             let observation = self.look();
             let decisions = self
                 .controller
                 .step(&observation, self.began.elapsed().as_secs_f64());
             for decision in decisions {
-                self.act(&decision, watcher)?;
+                self.act(&decision, watcher);
             }
             let now = Instant::now();
             if now >= next_row {
                 next_row = now + ROW_EVERY;
-                self.tell_of_sources(now, watcher)?;
+                self.tell_of_sources(now, watcher);
                 self.count_own();
                 let status = self.status();
-                status::write(&self.state_dir, &status);
+                if let Some(news) = self.status_file.write(&self.state_dir, &status, now) {
+                    self.note(watcher, &news);
+                }
                 watcher.row(&status);
-                self.write(&RecordLine::Row(Box::new(status)))?;
+                self.write(watcher, &RecordLine::Row(Box::new(status)));
                 self.services.iter_mut().for_each(|service| {
                     if let Some(seen) = &mut service.seen {
                         seen.fresh = None;
@@ -188,16 +192,14 @@ impl Session {
         }
     }
 
-    fn tell_of_sources(
-        &mut self,
-        now: Instant,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
+    fn tell_of_sources(&mut self, now: Instant, watcher: &mut dyn Watcher) {
         let services = self.services.iter_mut();
         let news: Vec<String> = services
             .filter_map(|service| service.source_news(now))
             .collect();
-        news.iter().try_for_each(|text| self.note(watcher, text))
+        for text in news {
+            self.note(watcher, &text);
+        }
     }
 
     /// Counts the loop's own CPU time, and makes the steps longer where it is too much.
@@ -230,7 +232,10 @@ impl Session {
     ) -> Result<(), IsolateError> {
         let config = match read(path, observes_always) {
             Ok(config) => config,
-            Err(error) => return self.keep_old(&error, watcher),
+            Err(error) => {
+                self.keep_old(&error, watcher);
+                return Ok(());
+            }
         };
         let observe = observes_always || config.policy.observe;
         let judge = Judge {
@@ -242,14 +247,18 @@ impl Session {
             state_dir: (!observe).then_some(self.state_dir.as_path()),
         };
         if let Err(error) = refuse(&config, &self.roots, judge) {
-            return self.keep_old(&error, watcher);
+            self.keep_old(&error, watcher);
+            return Ok(());
         }
         // Another Slackline may hold the lock by now.
         let since_start = self.began.elapsed();
         let begun = match self.observe && !observe {
             true => match steering(&self.roots, &self.state_dir, since_start, watcher) {
                 Ok(begun) => Some(begun),
-                Err(error) => return self.keep_old(&error, watcher),
+                Err(error) => {
+                    self.keep_old(&error, watcher);
+                    return Ok(());
+                }
             },
             false => None,
         };
@@ -268,12 +277,14 @@ impl Session {
                     if let Some((_, watchdog)) = begun {
                         watchdog.dismiss();
                     }
-                    return self.keep_old(&error, watcher);
+                    self.keep_old(&error, watcher);
+                    return Ok(());
                 }
             }
         }
         let is_same = config.policy_settings() == self.config.policy_settings();
-        if !is_same || observe != self.observe {
+        let is_kept = is_same && observe == self.observe;
+        if !is_kept {
             // One that only observed has said what was never done.
             self.controller = controller(&config, observe);
         }
@@ -283,15 +294,19 @@ impl Session {
         } else if config.best_effort != self.config.best_effort {
             self.exchange_groups(&config)?;
         }
-        self.steer.reload(Devices::of(&config.policy));
+        let yielded = self.steer.reload(Devices::of(&config.policy));
+        // A new controller says all that it wants.
+        self.again.extend(yielded.into_iter().filter(|_| is_kept));
         self.config = config;
         self.find()?;
-        self.note(watcher, "the configuration was read again")?;
-        self.warn(path, watcher)
+        self.note(watcher, "the configuration was read again");
+        self.heed_others(watcher);
+        self.warn(path, watcher);
+        Ok(())
     }
 
     /// Says what this host lacks of the configuration, and what has no effect.
-    fn warn(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+    fn warn(&mut self, path: &Path, watcher: &mut dyn Watcher) {
         let services = self.services.iter().map(|service| {
             let place = service.place.as_ref();
             let group = place.and_then(|place| place.group.as_deref());
@@ -323,20 +338,13 @@ impl Session {
             .flat_map(|kind| first(kind, path))
             .collect();
         for text in self.notes.clone() {
-            self.note(watcher, &text)?;
+            self.note(watcher, &text);
         }
-        Ok(())
     }
 
-    fn keep_old(
-        &mut self,
-        error: &dyn std::fmt::Display,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
-        self.note(
-            watcher,
-            &format!("the old configuration stays in force: {error}"),
-        )
+    fn keep_old(&mut self, error: &dyn std::fmt::Display, watcher: &mut dyn Watcher) {
+        let text = format!("the old configuration stays in force: {error}");
+        self.note(watcher, &text);
     }
 
     /// From only observing to acting, or back. The groups begin anew: what was started ends, and
@@ -350,7 +358,7 @@ impl Session {
         if !self.put_back()?.is_complete() {
             // The watchdog tries again when its pipe closes.
             let text = "not everything could be restored: the watchdog tries again; run `slackline restore` to see what is left";
-            self.note(watcher, text)?;
+            self.note(watcher, text);
         }
         self.observe = begun.is_none();
         (self.journal, self.watchdog) = begun.unzip();

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::{
-    Actuator, CpuQuotaLimit, Cpuset, Egress, EnergyPreference, Freezer, Frequency, HostError,
-    Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
+    Actuator, CpuQuotaLimit, Cpuset, Egress, EnergyPreference, Freezer, Frequency, Hierarchies,
+    HostError, Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
 };
 use isolation::{ActuatorSetting, Decision, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::actuators::of_setting;
 use crate::feasibility::{most_cores, too_many_cores};
+use crate::held::{Act, FREEZER, ForeignSetting, Held, SettingKey};
 use crate::policy_config::PolicyConfig;
 use crate::subject::Place;
 
@@ -54,8 +55,10 @@ impl Devices {
 /// Carries decisions out.
 pub(crate) struct Steer {
     roots: Roots,
-    /// Settings of others, by subject and actuator.
-    yielded: BTreeMap<(Subject, &'static str), String>,
+    /// What was carried out last.
+    held: BTreeMap<SettingKey, Held>,
+    /// Settings of others.
+    yielded: BTreeMap<SettingKey, ForeignSetting>,
     /// Groups that are off by quota because they have no freezer, with the quota that is wanted
     /// when they are on.
     squeezed: BTreeMap<String, Option<f64>>,
@@ -68,6 +71,7 @@ impl Steer {
         Self {
             roots,
             devices,
+            held: BTreeMap::new(),
             yielded: BTreeMap::new(),
             squeezed: BTreeMap::new(),
             quotas: BTreeMap::new(),
@@ -76,22 +80,83 @@ impl Steer {
 
     /// Settings that are left to others.
     pub(crate) fn yielded(&self) -> impl Iterator<Item = String> {
-        self.yielded.values().cloned()
+        self.yielded.values().map(|foreign| foreign.why.clone())
     }
 
-    /// The configuration was read again: what was left to others is tried again.
-    pub(crate) fn reload(&mut self, devices: Devices) {
-        self.yielded.clear();
+    /// What others have set: whose it is, the actuator, and how it is now, in words.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = (&Subject, &'static str, Option<&str>)> {
+        self.yielded.iter().map(|((subject, actuator), foreign)| {
+            let words = foreign.words.as_deref();
+            (subject, *actuator, words)
+        })
+    }
+
+    /// The actuators of one of them that others write.
+    pub(crate) fn foreign_of(&self, subject: &Subject) -> Vec<&'static str> {
+        self.foreign()
+            .filter(|(of, ..)| *of == subject)
+            .map(|(_, actuator, _)| actuator)
+            .collect()
+    }
+
+    /// Reads again what was written. What somebody else has changed since is left to them. Returns
+    /// what was not left to them before.
+    pub(crate) fn look_again(
+        &mut self,
+        journal: &Journal,
+        hierarchies: &Hierarchies,
+    ) -> Vec<ForeignSetting> {
+        let disturbed = journal.disturbed(&self.roots, hierarchies);
+        let found = self.held.iter().filter_map(|((subject, _), held)| {
+            let foreign = held.foreign(&self.roots, &disturbed)?;
+            Some((subject.clone(), foreign))
+        });
+        let found: Vec<(Subject, ForeignSetting)> = found.collect();
+        let mut news = Vec::new();
+        for (subject, mut foreign) in found {
+            if foreign.actuator == OFF {
+                // What is in force of it is the quota, which is somebody else's, too.
+                foreign.words = None;
+            }
+            let key = (subject, foreign.actuator);
+            match self.yielded.get(&key) {
+                Some(known) => foreign.decision = known.decision.clone(),
+                None => news.push(foreign.clone()),
+            }
+            self.yielded.insert(key, foreign);
+        }
+        news
+    }
+
+    /// The configuration was read again: what was left to others is tried again. Returns what was
+    /// wanted of it.
+    pub(crate) fn reload(&mut self, devices: Devices) -> Vec<Decision> {
         self.devices = devices;
+        let yielded = std::mem::take(&mut self.yielded).into_values();
+        yielded.map(|foreign| foreign.decision).collect()
     }
 
-    /// A group that vanished is a new one when it comes back.
-    pub(crate) fn forget(&mut self, gone: &Subject) {
+    /// A group that vanished is a new one when it comes back. Returns what was wanted of it.
+    pub(crate) fn forget(&mut self, gone: &Subject) -> Vec<Decision> {
         if let Subject::Group(name) | Subject::Service(name) = gone {
             self.squeezed.remove(name);
             self.quotas.remove(name);
         }
-        self.yielded.retain(|(subject, _), _| subject != gone);
+        let mut wanted = BTreeMap::new();
+        self.held.retain(|(subject, actuator), held| {
+            if subject == gone {
+                wanted.insert(*actuator, held.decision.clone());
+            }
+            subject != gone
+        });
+        self.yielded.retain(|(subject, actuator), foreign| {
+            // What is wanted of a freezer is among the others.
+            if subject == gone && *actuator != FREEZER {
+                wanted.insert(*actuator, foreign.decision.clone());
+            }
+            subject != gone
+        });
+        wanted.into_values().collect()
     }
 
     /// Carries one decision out. `place` is where its subject runs; `services` are the places of
@@ -104,15 +169,22 @@ impl Steer {
         services: &[Place],
     ) -> DecisionOutcome {
         let key = (decision.subject.clone(), decision.setting.actuator());
-        if let Some(why) = self.yielded.get(&key) {
-            return DecisionOutcome::Yielded(why.clone());
+        if let Some(foreign) = self.yielded.get_mut(&key) {
+            foreign.decision = decision.clone();
+            return DecisionOutcome::Yielded(foreign.why.clone());
         }
         match self.set(journal, decision, place, services) {
-            Ok(()) => DecisionOutcome::Applied,
+            Ok(acts) => {
+                let decision = decision.clone();
+                self.held.insert(key, Held { decision, acts });
+                DecisionOutcome::Applied
+            }
             Err(Trouble::Lacking(why)) => DecisionOutcome::Lacking(why),
             Err(Trouble::Host(error @ HostError::Disturbed { .. })) => {
                 let why = error.to_string();
-                self.yielded.insert(key, why.clone());
+                let held = self.held.get(&key).filter(|_| key.1 != OFF);
+                let words = held.and_then(|held| held.in_words(&self.roots));
+                self.leave(key, decision, why.clone(), words);
                 DecisionOutcome::Yielded(why)
             }
             Err(Trouble::Host(HostError::Absent { .. })) => DecisionOutcome::Vanished,
@@ -123,13 +195,24 @@ impl Steer {
         }
     }
 
+    /// Leaves a setting to somebody else.
+    fn leave(&mut self, key: SettingKey, decision: &Decision, why: String, words: Option<String>) {
+        let foreign = ForeignSetting {
+            decision: decision.clone(),
+            actuator: key.1,
+            why,
+            words,
+        };
+        self.yielded.insert(key, foreign);
+    }
+
     fn set(
         &mut self,
         journal: &mut Journal,
         decision: &Decision,
         place: Option<&Place>,
         services: &[Place],
-    ) -> Result<(), Trouble> {
+    ) -> Result<Vec<Act>, Trouble> {
         if let ActuatorSetting::Power(share) = decision.setting {
             return self.power(journal, share);
         }
@@ -145,27 +228,31 @@ impl Steer {
             Subject::Group(name) | Subject::Service(name) => name.clone(),
             Subject::Machine => String::new(),
         };
-        match decision.setting {
-            ActuatorSetting::Off(off) => self.switch(journal, &name, &group, off)?,
+        let act = match decision.setting {
+            ActuatorSetting::Off(off) => {
+                return self.switch(journal, decision, (&name, &group), off);
+            }
             ActuatorSetting::QuotaCores(cores) => {
                 self.quotas.insert(name.clone(), cores);
                 if let Some(wanted) = self.squeezed.get_mut(&name) {
                     *wanted = cores;
-                } else {
-                    self.quota(journal, &group, cores)?;
+                    return Ok(Vec::new());
                 }
+                self.quota(journal, &group, cores)?
             }
-            ActuatorSetting::Cores(cores) => self.cores(journal, &group, cores, services)?,
+            ActuatorSetting::Cores(cores) => return self.cores(journal, &group, cores, services),
             ActuatorSetting::LlcWays(ways) => {
                 let resctrl = self.resctrl(journal, &name, place)?;
-                let ways = u32::try_from(ways).unwrap_or(u32::MAX);
-                resctrl.apply(journal, &roots, &Wanted::Ways(ways))?;
+                let wanted = Wanted::Ways(u32::try_from(ways).unwrap_or(u32::MAX));
+                resctrl.apply(journal, &roots, &wanted)?;
+                Act::new(&roots, journal, Box::new(resctrl), wanted)
             }
             ActuatorSetting::MemoryBandwidthPercent(percent) => {
                 let resctrl = self.resctrl(journal, &name, place)?;
                 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
-                let share = percent as f64 / 100.0;
-                resctrl.apply(journal, &roots, &Wanted::Share(share))?;
+                let wanted = Wanted::Share(percent as f64 / 100.0);
+                resctrl.apply(journal, &roots, &wanted)?;
+                Act::new(&roots, journal, Box::new(resctrl), wanted)
             }
             ActuatorSetting::Frequency(share) => {
                 let cpuset = Cpuset { group };
@@ -173,37 +260,41 @@ impl Steer {
                 let frequency = Frequency { cpus };
                 frequency.probe(&roots).map_err(Trouble::Lacking)?;
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
+                // The kernel lowers it while a CPU is hot (drivers/thermal/cpufreq_cooling.c).
+                // So what it is later says nothing of others.
+                return Ok(Vec::new());
             }
             ActuatorSetting::EgressMbit(rate) => self.egress(journal, group, rate)?,
             ActuatorSetting::EnergyPreference(preference) => {
                 let is_service = matches!(decision.subject, Subject::Service(_));
                 let cpus = self.cpus_of(&group, is_service)?;
                 let wanted = Wanted::Word(preference.word().to_owned());
-                self.put(journal, &EnergyPreference { cpus }, &wanted)?;
+                self.put(journal, Box::new(EnergyPreference { cpus }), wanted)?
             }
             setting => {
                 let disk = self.devices.disk.as_deref();
                 let found = of_setting(&roots, disk, &group, setting).map_err(Trouble::Lacking)?;
-                if let Some((actuator, Some(wanted))) = found {
-                    self.put(journal, actuator.as_ref(), &wanted)?;
+                match found {
+                    Some((actuator, Some(wanted))) => self.put(journal, actuator, wanted)?,
+                    _ => return Ok(Vec::new()),
                 }
             }
-        }
-        Ok(())
+        };
+        Ok(vec![act])
     }
 
     /// Sets an actuator that needs nothing else. A write that changes nothing is no act.
     fn put(
         &self,
         journal: &mut Journal,
-        actuator: &dyn Actuator,
-        wanted: &Wanted,
-    ) -> Result<(), Trouble> {
+        actuator: Box<dyn Actuator>,
+        wanted: Wanted,
+    ) -> Result<Act, Trouble> {
         actuator.probe(&self.roots).map_err(Trouble::Lacking)?;
-        if !actuator.verify(&self.roots, wanted)? {
-            actuator.apply(journal, &self.roots, wanted)?;
+        if !actuator.verify(&self.roots, &wanted)? {
+            actuator.apply(journal, &self.roots, &wanted)?;
         }
-        Ok(())
+        Ok(Act::new(&self.roots, journal, actuator, wanted))
     }
 
     /// The cores that somebody may use. Best-effort work needs some of its own: what is set of a
@@ -222,38 +313,56 @@ impl Steer {
         }
     }
 
-    /// Freezes a group, or leaves it the kernel's least quota where it has no freezer.
+    /// Freezes a group, or leaves it the kernel's least quota where it has no freezer, or somebody
+    /// else uses its freezer.
     fn switch(
         &mut self,
         journal: &mut Journal,
-        name: &str,
-        group: &str,
+        decision: &Decision,
+        (name, group): (&str, &str),
         off: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Vec<Act>, Trouble> {
         let freezer = Freezer {
             group: group.to_owned(),
         };
-        if freezer.probe(&self.roots).is_ok() {
+        let key = (decision.subject.clone(), FREEZER);
+        if !self.yielded.contains_key(&key) && freezer.probe(&self.roots).is_ok() {
             let wanted = Wanted::On(off);
-            // A group that runs and was never frozen is left alone.
-            if !freezer.verify(&self.roots, &wanted)? {
-                freezer.apply(journal, &self.roots, &wanted)?;
+            let written = match freezer.verify(&self.roots, &wanted)? {
+                true => Ok(()),
+                false => freezer.apply(journal, &self.roots, &wanted),
+            };
+            let act = Act::new(&self.roots, journal, Box::new(freezer), wanted);
+            if let Err(error @ HostError::Disturbed { .. }) = &written {
+                let words = act.in_words(&self.roots);
+                self.leave(key, decision, error.to_string(), words);
+            } else {
+                written?;
+                // A group that runs and was never frozen is left alone.
+                let is_ours = off || act.is_written();
+                return Ok(is_ours.then_some(act).into_iter().collect());
             }
-            return Ok(());
         }
-        if off {
+        let quota = if off {
             self.squeezed
                 .entry(name.to_owned())
                 .or_insert(self.quotas.get(name).copied().flatten());
-            self.quota(journal, group, Some(0.0))
-        } else if let Some(quota) = self.squeezed.remove(name) {
-            self.quota(journal, group, quota)
+            Some(0.0)
         } else {
-            Ok(())
-        }
+            match self.squeezed.remove(name) {
+                Some(quota) => quota,
+                None => return Ok(Vec::new()),
+            }
+        };
+        Ok(vec![self.quota(journal, group, quota)?])
     }
 
-    fn quota(&self, journal: &mut Journal, group: &str, cores: Option<f64>) -> Result<(), Trouble> {
+    fn quota(
+        &self,
+        journal: &mut Journal,
+        group: &str,
+        cores: Option<f64>,
+    ) -> Result<Act, Trouble> {
         let quota = CpuQuotaLimit {
             group: group.to_owned(),
         };
@@ -261,7 +370,7 @@ impl Steer {
         if !quota.verify(&self.roots, &wanted)? {
             quota.apply(journal, &self.roots, &wanted)?;
         }
-        Ok(())
+        Ok(Act::new(&self.roots, journal, Box::new(quota), wanted))
     }
 
     /// Best-effort work gets the CPUs with the highest numbers, the services the others.
@@ -271,7 +380,7 @@ impl Steer {
         group: &str,
         cores: u64,
         services: &[Place],
-    ) -> Result<(), Trouble> {
+    ) -> Result<Vec<Act>, Trouble> {
         let cpuset = Cpuset {
             group: group.to_owned(),
         };
@@ -300,10 +409,13 @@ impl Steer {
             !now.is_empty() && cpus.iter().any(|cpu| !now.contains(cpu))
         };
         writes.sort_by_key(grows);
+        let mut acts = Vec::new();
         for (cpuset, cpus) in writes {
-            cpuset.apply(journal, &self.roots, &Wanted::Cpus(cpus))?;
+            let wanted = Wanted::Cpus(cpus);
+            cpuset.apply(journal, &self.roots, &wanted)?;
+            acts.push(Act::new(&self.roots, journal, Box::new(cpuset), wanted));
         }
-        Ok(())
+        Ok(acts)
     }
 
     fn resctrl(
@@ -326,7 +438,7 @@ impl Steer {
         Ok(resctrl)
     }
 
-    fn egress(&self, journal: &mut Journal, group: String, mbit: f64) -> Result<(), Trouble> {
+    fn egress(&self, journal: &mut Journal, group: String, mbit: f64) -> Result<Act, Trouble> {
         let device = self.devices.link.clone().ok_or_else(|| {
             Trouble::Lacking("the configuration names no policy.link_device".to_owned())
         })?;
@@ -338,25 +450,32 @@ impl Steer {
             reason = "a rate: positive, and far below 2^63"
         )]
         let bytes_per_s = (mbit * BYTES_PER_MBIT).max(1.0) as u64;
-        Ok(egress.apply(journal, &self.roots, &Wanted::Bytes(Some(bytes_per_s)))?)
+        let wanted = Wanted::Bytes(Some(bytes_per_s));
+        egress.apply(journal, &self.roots, &wanted)?;
+        Ok(Act::new(&self.roots, journal, Box::new(egress), wanted))
     }
 
-    fn power(&self, journal: &mut Journal, share: f64) -> Result<(), Trouble> {
+    fn power(&self, journal: &mut Journal, share: f64) -> Result<Vec<Act>, Trouble> {
         let zones = PowerCap::zones(&self.roots);
         if zones.is_empty() {
             return Err(Trouble::Lacking(
                 "no RAPL zone: the CPU, or the hypervisor, offers none".to_owned(),
             ));
         }
+        let mut acts = Vec::new();
         for zone in zones {
             let cap = PowerCap { zone };
             cap.probe(&self.roots).map_err(Trouble::Lacking)?;
-            cap.apply(journal, &self.roots, &Wanted::Share(share))?;
+            let wanted = Wanted::Share(share);
+            cap.apply(journal, &self.roots, &wanted)?;
+            acts.push(Act::new(&self.roots, journal, Box::new(cap), wanted));
         }
-        Ok(())
+        Ok(acts)
     }
 }
 
+/// The actuator's name, as decisions have it.
+const OFF: &str = "off";
 /// Bytes in a million bits.
 const BYTES_PER_MBIT: f64 = 125_000.0;
 /// errno(3).
@@ -374,5 +493,7 @@ impl From<HostError> for Trouble {
     }
 }
 
+#[cfg(test)]
+mod foreign_tests;
 #[cfg(test)]
 mod tests;

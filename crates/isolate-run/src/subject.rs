@@ -2,6 +2,7 @@
 //! group and processes.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
 
 use host::{
     Hierarchies, HostError, Roots, group_of, group_of_path, processes_below, service_groups,
@@ -24,6 +25,13 @@ impl Host<'_> {
     pub(crate) fn has_group(self, group: &str) -> bool {
         let top = self.hierarchies.controller("cpu");
         top.is_some_and(|(_, top)| top.join(group.trim_matches('/')).is_dir())
+    }
+
+    /// The number of a group's directory. A group that was removed and made again has another one.
+    pub(crate) fn group_number(self, group: &str) -> Option<u64> {
+        let (_, top) = self.hierarchies.controller("cpu")?;
+        let metadata = std::fs::metadata(top.join(group.trim_matches('/'))).ok()?;
+        Some(metadata.ino())
     }
 }
 

@@ -188,6 +188,8 @@ pub enum Reason {
     NotThrottled,
     /// The clock jumped: what was measured before does not count.
     ClockJump,
+    /// Somebody else writes a setting that the policy counts on.
+    NotInForce,
 }
 
 impl Reason {
@@ -217,6 +219,7 @@ impl Reason {
             Self::Throttled => "throttled",
             Self::NotThrottled => "not_throttled",
             Self::ClockJump => "clock_jump",
+            Self::NotInForce => "not_in_force",
         }
     }
 }

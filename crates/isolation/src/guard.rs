@@ -36,6 +36,7 @@ fn in_mode(settings: &PolicySettings, mode: ControllerMode) -> Box<dyn Isolation
         outbox: Outbox::default(),
         holding: None,
         shortage: String::new(),
+        foreign: String::new(),
         last_s: None,
     })
 }
@@ -52,6 +53,8 @@ struct Guard {
     holding: Option<Reason>,
     /// What a service lacks, while that is why everything is off, or that it is gone.
     shortage: String,
+    /// What somebody else writes, so that no decision about it is in force.
+    foreign: String,
     last_s: Option<f64>,
 }
 
@@ -149,6 +152,7 @@ impl Guard {
 
 impl IsolationController for Guard {
     fn step(&mut self, seen: &MachineObservation, now_s: f64) -> Vec<Decision> {
+        self.foreign = seen.foreign_in_words();
         // First the policy: a lower memory.high takes as long as the kernel reclaims.
         let mut all = self.steered(seen, now_s);
         let beside = self.beside.iter_mut();
@@ -166,7 +170,7 @@ impl IsolationController for Guard {
 
     fn explain(&self) -> String {
         let is = self.mode.is();
-        match self.holding {
+        let explained = match self.holding {
             Some(Reason::NoData | Reason::ServiceGone) => {
                 format!("best-effort work {is} off: {}", self.shortage)
             }
@@ -174,6 +178,10 @@ impl IsolationController for Guard {
                 "best-effort work {is} off: the machine stood still, and earlier measurements do not count"
             ),
             _ => self.inner.explain(),
+        };
+        match self.foreign.as_str() {
+            "" => explained,
+            foreign => format!("{explained}; somebody else writes {foreign}"),
         }
     }
 }
@@ -282,6 +290,26 @@ mod tests {
         assert_eq!(said(&guarded(&settings).step(&seen(None), 0.0)), [""; 0]);
         settings.policy = Policy::Static;
         assert_eq!(guarded(&settings).step(&seen(None), 0.0).len(), 2);
+    }
+
+    #[test]
+    fn what_somebody_else_writes_is_said_whatever_the_policy() {
+        for policy in Policy::ALL {
+            let mut guard = guarded(&PolicySettings::named(policy));
+            let mut foreign = seen(Some(1000));
+            foreign.groups[0].foreign = vec!["cpu_idle", "quota"];
+            foreign.services[0].foreign = vec!["quota"];
+            guard.step(&foreign, 0.0);
+            let said = guard.explain();
+            let wanted = "; somebody else writes cpu_idle of group batch, quota of group batch, quota of service web";
+            assert!(said.ends_with(wanted), "{}: {said}", policy.name());
+            // A group that does not run has no settings.
+            foreign.groups[0].is_running = false;
+            foreign.services[0].foreign.clear();
+            guard.step(&foreign, 1.0);
+            let said = guard.explain();
+            assert!(!said.contains("somebody"), "{}: {said}", policy.name());
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ const POWER_LIMIT: f64 = 0.90;
 /// One step of the frequency of best-effort cores: 100 MHz of about 2.5 GHz.
 const FREQUENCY_STEP: f64 = 0.04;
 const FREQUENCY_LEAST: f64 = 0.4;
+/// Where somebody else writes one of these, best-effort work gets nothing more.
+const COUNTED_ON: [&str; 2] = ["off", "cpuset"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grow {
@@ -134,7 +136,8 @@ impl Heracles {
             self.cooldown_until_s = now_s + COOLDOWN_S;
         } else if load > LOAD_OFF {
             self.switch(false, Reason::HighLoad, seen);
-        } else if load < LOAD_ON && now_s >= self.cooldown_until_s {
+        } else if load < LOAD_ON && now_s >= self.cooldown_until_s && !seen.is_foreign(&COUNTED_ON)
+        {
             self.switch(true, Reason::LoadFell, seen);
         }
         self.may_grow = slack >= SLACK_NO_GROWTH;
@@ -282,6 +285,7 @@ impl IsolationController for Heracles {
         if self.top.is_due(now_s) {
             self.top_level(seen, slack, now_s);
         }
+        self.may_grow &= !seen.is_foreign(&COUNTED_ON);
         self.collect(seen);
         if self.cores_every.is_due(now_s) {
             if self.is_on {
@@ -393,6 +397,25 @@ mod tests {
         assert_eq!(lines, ["group batch: off (violation)"]);
         assert_eq!(run(&mut heracles, &seen(5.0, 0.5), 16.0, 314.0), [""; 0]);
         assert!(!run(&mut heracles, &seen(5.0, 0.5), 315.0, 340.0).is_empty());
+    }
+
+    #[test]
+    fn with_cores_that_somebody_else_writes_it_gets_no_more() {
+        let mut heracles = Heracles::default();
+        run(&mut heracles, &seen(5.0, 0.5), 0.0, 10.0);
+        let before = heracles.cores;
+        let mut foreign = seen(5.0, 0.5);
+        foreign.groups[0].foreign = vec!["cpuset"];
+        run(&mut heracles, &foreign, 10.0, 40.0);
+        assert_eq!(heracles.cores, before);
+        let mut slow = seen(11.0, 0.5);
+        slow.groups[0].foreign = vec!["cpuset"];
+        run(&mut heracles, &slow, 40.0, 60.0);
+        assert!(!heracles.is_on);
+        run(&mut heracles, &foreign, 60.0, 400.0);
+        assert!(!heracles.is_on);
+        run(&mut heracles, &seen(5.0, 0.5), 400.0, 420.0);
+        assert!(heracles.is_on);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct ServiceSeen {
     pub dram_gb_per_s: Option<f64>,
     /// Outgoing network traffic, where it is measured.
     pub egress_mbit_per_s: Option<f64>,
+    /// Its actuators that somebody else writes: what a controller says of them is not carried out.
+    pub foreign: Vec<&'static str>,
 }
 
 impl ServiceSeen {
@@ -70,6 +72,7 @@ impl ServiceSeen {
             stalled_share: None,
             dram_gb_per_s: None,
             egress_mbit_per_s: None,
+            foreign: Vec::new(),
         }
     }
 
@@ -91,6 +94,8 @@ pub struct GroupSeen {
     pub cpu_cores: f64,
     /// Units of work that it got done per second, where it says.
     pub progress_per_s: Option<f64>,
+    /// Its actuators that somebody else writes: what a controller says of them is not carried out.
+    pub foreign: Vec<&'static str>,
 }
 
 impl GroupSeen {
@@ -102,6 +107,7 @@ impl GroupSeen {
             is_running: true,
             cpu_cores,
             progress_per_s: None,
+            foreign: Vec::new(),
         }
     }
 }
@@ -182,6 +188,26 @@ impl MachineObservation {
     #[must_use]
     pub fn group_cores(&self) -> f64 {
         self.groups.iter().map(|group| group.cpu_cores).sum()
+    }
+
+    /// Whether somebody else writes one of these actuators of a group that runs.
+    #[must_use]
+    pub fn is_foreign(&self, actuators: &[&str]) -> bool {
+        let mut foreign = self.running_groups().flat_map(|group| &group.foreign);
+        foreign.any(|actuator| actuators.contains(actuator))
+    }
+
+    /// What somebody else writes, in words.
+    pub(crate) fn foreign_in_words(&self) -> String {
+        let of_groups = self.running_groups().flat_map(|group| {
+            let all = group.foreign.iter();
+            all.map(move |actuator| format!("{actuator} of group {}", group.name))
+        });
+        let of_services = self.services.iter().flat_map(|service| {
+            let all = service.foreign.iter();
+            all.map(move |actuator| format!("{actuator} of service {}", service.name))
+        });
+        of_groups.chain(of_services).collect::<Vec<_>>().join(", ")
     }
 
     /// The groups that run.

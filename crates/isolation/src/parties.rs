@@ -17,6 +17,8 @@ const WAIT_S: f64 = 30.0;
 /// What best-effort work keeps at least of the frequency.
 const FREQUENCY_LEAST: f64 = 0.4;
 const FREQUENCY_STEP: f64 = 0.1;
+/// Where somebody else writes one of these, best-effort work gets nothing more.
+const COUNTED_ON: [&str; 2] = ["off", "cpuset"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
@@ -181,7 +183,7 @@ impl IsolationController for Parties {
                 self.ways = seen.machine.llc_ways.map_or(0, |ways| (ways / 10).max(1));
             } else if slack < SLACK_UPSIZE {
                 self.upsize_service(seen, slack, now_s);
-            } else if slack > SLACK_DOWNSIZE {
+            } else if slack > SLACK_DOWNSIZE && !seen.is_foreign(&COUNTED_ON) {
                 self.downsize_service(seen, slack, now_s);
             } else {
                 self.grown = None;
@@ -253,6 +255,11 @@ mod tests {
         assert_eq!(parties.cores, 4);
         // Between the two limits nothing moves.
         parties.step(&seen(0.1), 34.0);
+        assert_eq!(parties.cores, 4);
+        // Nor with cores that somebody else writes.
+        let mut foreign = seen(0.5);
+        foreign.groups[0].foreign = vec!["cpuset"];
+        parties.step(&foreign, 35.0);
         assert_eq!(parties.cores, 4);
         // Without slack, core by core, and off in the end.
         for half in 0..10 {

@@ -65,6 +65,10 @@ const EGRESS_FALL: f64 = 0.006;
 /// objective's windows, and each further time twice as long, up to the longest wait.
 const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
 const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
+/// Where somebody else writes the flag, a budget does more harm than it did. Where somebody else
+/// writes one of the others, a budget is no limit.
+const FLAG: [&str; 1] = ["cpu_idle"];
+const LIMITS: [&str; 2] = ["quota", "off"];
 /// Programs that are neither a service nor best-effort work are named as a possible cause from
 /// here on.
 const OTHERS_CORES: f64 = 0.2;
@@ -94,9 +98,17 @@ pub(crate) struct Slackline {
     wait_s: f64,
     others_cores: f64,
     why: Reason,
+    foreign: Foreign,
     egress: Option<Egress>,
     reclaim: Reclaim,
     outbox: Outbox,
+}
+
+/// What of the settings that the policy counts on somebody else writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Foreign {
+    flag: bool,
+    limits: bool,
 }
 
 /// What a group may send, and when that was last thought over.
@@ -131,6 +143,29 @@ impl Slackline {
         let is_near = |known: &f64| mbit <= known * (1.0 + EGRESS_CHANGE) && mbit >= known - fall;
         let mbit = known.filter(is_near).unwrap_or(mbit);
         self.egress = Some(Egress { mbit, at_s: now_s });
+    }
+
+    /// What was judged harmless was judged with all settings in force. Without `cpu.idle`, the
+    /// search goes back to its first budget. Without the quota, only off is a limit.
+    fn heed_others(&mut self, seen: &MachineObservation, now_s: f64) {
+        let foreign = Foreign {
+            flag: seen.is_foreign(&FLAG),
+            limits: seen.is_foreign(&LIMITS),
+        };
+        if std::mem::replace(&mut self.foreign, foreign) == foreign || !self.has_foreign() {
+            return;
+        }
+        let first = (FIRST_SHARE * seen.machine.cores).max(self.least(seen));
+        let most = if foreign.limits { 0.0 } else { first };
+        self.alarm.taken_from = None;
+        if self.budget > most {
+            self.set(most, Reason::NotInForce, now_s);
+        }
+    }
+
+    /// Whether a setting that the policy counts on is not in force: then it gives nothing more.
+    fn has_foreign(&self) -> bool {
+        self.foreign != Foreign::default()
     }
 
     fn set(&mut self, budget: f64, why: Reason, now_s: f64) {
@@ -361,7 +396,7 @@ impl Slackline {
                 return;
             }
         }
-        if may_grow && self.alarm.taken_from.is_none() {
+        if may_grow && self.alarm.taken_from.is_none() && !self.has_foreign() {
             let before = self.changed_s;
             self.grow(seen, now_s);
             if self.changed_s != before {
@@ -398,6 +433,7 @@ impl IsolationController for Slackline {
         }
         self.changed_s.get_or_insert(now_s);
         self.share_link(seen, now_s);
+        self.heed_others(seen, now_s);
         self.decide(seen, now_s);
         self.wait_s = (self.retry_s - now_s).max(0.0);
         let known = seen.service_cores() + seen.group_cores();

@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod disturbed;
 mod file;
 mod group;
 mod record;
@@ -39,7 +40,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::error::{HostError, is_absence};
 use crate::files::{replace_synced, sync_directory};
-use crate::knob::{Knob, is_same_state, is_taken_as, normalise};
+use crate::knob::{Knob, is_taken_as, normalise};
 use crate::lock::Lock;
 use crate::roots::Roots;
 use record::{Action, Line, Pendings, Record};
@@ -284,20 +285,8 @@ impl Journal {
         let pending = self.pendings.list.iter().find(
             |pending| matches!(&pending.action, Action::Write { knob: known, .. } if known == knob),
         );
-        match pending.and_then(|pending| pending.left.as_deref()) {
-            Some(left)
-                if !is_same_state(left, found)
-                    && !self.is_reset_by_kernel(knob)
-                    && !is_reset_by_restart(pending, found) =>
-            {
-                Err(HostError::Disturbed {
-                    knob: knob.to_string(),
-                    left: left.to_owned(),
-                    found: found.to_owned(),
-                })
-            }
-            _ => Ok(()),
-        }
+        let disturbance = pending.and_then(|pending| self.disturbance(pending, knob, found));
+        disturbance.map_or(Ok(()), Err)
     }
 
     /// Announces the loss of the value that writing `knob` takes from another one, if that one is
@@ -518,14 +507,6 @@ impl Journal {
 /// Reserves space behind the end of the journal, as far as the disk has it.
 fn keep_space(file: &File, length_bytes: u64) {
     let _ = fallocate(file, FallocateFlags::KEEP_SIZE, length_bytes, KEPT_BYTES);
-}
-
-/// The threads of a service that was started anew have their first value again.
-fn is_reset_by_restart(pending: Option<&record::Pending>, found: &str) -> bool {
-    matches!(
-        pending.map(|pending| &pending.action),
-        Some(Action::Write { knob: Knob::Sched { .. }, old, .. }) if old == found
-    )
 }
 
 fn open_append(path: &Path) -> io::Result<File> {

@@ -76,11 +76,13 @@ impl Session {
     }
 
     /// Says what is new of best-effort groups.
-    pub(super) fn tell_of_groups(&mut self, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+    pub(super) fn tell_of_groups(&mut self, watcher: &mut dyn Watcher) {
         let groups = self.groups.iter_mut();
         let news: Vec<String> = groups
             .flat_map(|group| std::mem::take(&mut group.work.news))
             .collect();
-        news.iter().try_for_each(|text| self.note(watcher, text))
+        for text in news {
+            self.note(watcher, &text);
+        }
     }
 }

@@ -10,7 +10,9 @@ use isolation::{
 };
 
 use super::options::{RunOptions, Watcher};
-use super::subjects::{Steered, Watched, Words, open_services, service_status, steered, told};
+use super::subjects::{
+    Steered, Watched, Words, made_again, open_services, service_status, steered, told,
+};
 use crate::config::IsolationConfig;
 use crate::counters::{Counters, Machine, Rates, Traffic};
 use crate::error::IsolateError;
@@ -18,7 +20,7 @@ use crate::hardware::Hardware;
 use crate::latency::Seen;
 use crate::machine_lock;
 use crate::record::{RecordLine, Recorder};
-use crate::status::{self, GroupStatus, IsolationStatus};
+use crate::status::{self, GroupStatus, IsolationStatus, StatusFile};
 use crate::steer::{DecisionOutcome, Devices, Steer};
 use crate::subject::{Host, Place, place_again};
 use crate::watchdog::Watchdog;
@@ -30,17 +32,21 @@ pub(super) struct Session {
     pub(super) roots: Roots,
     /// As they were when services and groups were last looked for: to find them again means to read
     /// a long file.
-    hierarchies: Hierarchies,
+    pub(super) hierarchies: Hierarchies,
     llc_ways: Option<u64>,
     pub(super) state_dir: PathBuf,
     pub(super) config: IsolationConfig,
     pub(super) observe: bool,
     pub(super) controller: Box<dyn IsolationController>,
     pub(super) steer: Steer,
+    /// What is to be carried out once more: a group was made anew, or the configuration was read
+    /// again.
+    pub(super) again: Vec<Decision>,
     /// `None` while only observing: then nothing is changed, and other Slacklines may run.
     pub(super) journal: Option<Journal>,
     pub(super) watchdog: Option<Watchdog>,
     recorder: Option<Recorder>,
+    pub(super) status_file: StatusFile,
     pub(super) services: Vec<Watched>,
     pub(super) groups: Vec<Steered>,
     machine: Machine,
@@ -59,7 +65,7 @@ pub(super) struct Session {
     pub(super) own_cpu_s: (Instant, f64),
     pub(super) own_cores: f64,
     decisions: std::collections::BTreeMap<String, u64>,
-    troubles: std::collections::BTreeMap<String, u64>,
+    pub(super) troubles: std::collections::BTreeMap<String, u64>,
     recent: Vec<String>,
 }
 
@@ -128,11 +134,13 @@ impl Session {
         let mut session = Self {
             controller: controller(&config, observe),
             steer: Steer::new(roots.clone(), Devices::of(&config.policy)),
+            again: Vec::new(),
             state_dir: state_dir.to_owned(),
             observe,
             journal,
             watchdog,
             recorder,
+            status_file: StatusFile::default(),
             services,
             groups,
             machine: Machine::default(),
@@ -164,24 +172,22 @@ impl Session {
         Ok(session)
     }
 
-    pub(super) fn write(&mut self, entry: &RecordLine) -> Result<(), IsolateError> {
-        match &mut self.recorder {
-            Some(recorder) => recorder.write(entry),
-            None => Ok(()),
+    /// Records it, where the run is recorded and that is possible.
+    pub(super) fn write(&mut self, watcher: &mut dyn Watcher, entry: &RecordLine) {
+        let recorder = self.recorder.as_mut();
+        if let Some(news) = recorder.and_then(|recorder| recorder.write(entry, Instant::now())) {
+            watcher.say(&news);
         }
     }
 
-    pub(super) fn note(
-        &mut self,
-        watcher: &mut dyn Watcher,
-        text: &str,
-    ) -> Result<(), IsolateError> {
+    pub(super) fn note(&mut self, watcher: &mut dyn Watcher, text: &str) {
         let elapsed = self.began.elapsed();
         watcher.say(&at(elapsed, text));
-        self.write(&RecordLine::Note {
+        let entry = RecordLine::Note {
             at_s: elapsed.as_secs_f64(),
             text: text.to_owned(),
-        })
+        };
+        self.write(watcher, &entry);
     }
 
     /// Looks for services and groups again: a service restarts with another pid, a group comes and
@@ -207,11 +213,22 @@ impl Session {
                 let gone = before.and_then(|place| place.group);
                 if let Some(gone) = gone.filter(|group| !host.has_group(group)) {
                     service.settings.clear();
-                    self.steer
-                        .forget(&Subject::Service(service.service.name.clone()));
+                    let subject = Subject::Service(service.service.name.clone());
+                    let wanted = self.steer.forget(&subject);
+                    self.again
+                        .extend(wanted.into_iter().filter(|_| service.place.is_some()));
                     if let Some(journal) = &mut self.journal {
                         journal.forget_group(&gone)?;
                     }
+                }
+            }
+            if let Some(group) = made_again(&mut service.number, host, service.place.as_ref()) {
+                service.counters = Counters::default();
+                service.settings.clear();
+                let subject = Subject::Service(service.service.name.clone());
+                self.again.extend(self.steer.forget(&subject));
+                if let Some(journal) = &mut self.journal {
+                    journal.forget_group(group)?;
                 }
             }
             let place = service.place.as_ref();
@@ -232,6 +249,16 @@ impl Session {
                         journal.forget_group(&gone)?;
                     }
                     group.settings.clear();
+                }
+            }
+            let place = group.work.place.as_ref();
+            if let Some(own) = made_again(&mut group.number, host, place) {
+                group.counters = Counters::default();
+                group.settings.clear();
+                let subject = Subject::Group(group.work.config.name.clone());
+                self.again.extend(self.steer.forget(&subject));
+                if let Some(journal) = &mut self.journal {
+                    journal.forget_group(own)?;
                 }
             }
         }
@@ -281,6 +308,7 @@ impl Session {
                     .place
                     .as_ref()
                     .is_some_and(|place| place.is_running(host));
+            service.is_running = is_running;
             service.rates = rates.unwrap_or_else(Rates::of_nobody);
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
@@ -298,6 +326,9 @@ impl Session {
                 throttled_share: service.rates.throttled_share,
                 waiting_share: service.rates.waiting_share,
                 stalled_share: service.rates.stalled_share,
+                foreign: self
+                    .steer
+                    .foreign_of(&Subject::Service(service.service.name.clone())),
                 ..ServiceSeen::without_data(&service.service.name, service.objective.latency_ms)
             });
             let fresh = seen
@@ -316,6 +347,9 @@ impl Session {
             observation.groups.push(GroupSeen {
                 is_running: group.is_running,
                 progress_per_s: group.work.progress_per_s,
+                foreign: self
+                    .steer
+                    .foreign_of(&Subject::Group(group.work.config.name.clone())),
                 ..GroupSeen::running(&group.work.config.name, cpu_cores)
             });
         }
@@ -338,11 +372,7 @@ impl Session {
         }
     }
 
-    pub(super) fn act(
-        &mut self,
-        decision: &Decision,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), IsolateError> {
+    pub(super) fn act(&mut self, decision: &Decision, watcher: &mut dyn Watcher) {
         let place = match &decision.subject {
             Subject::Group(name) => {
                 let mut groups = self.groups.iter();
@@ -391,6 +421,7 @@ impl Session {
             if *count == 1 {
                 watcher.say(&line);
             }
+            self.show_foreign();
         } else {
             self.keep_setting(decision);
         }
@@ -400,38 +431,51 @@ impl Session {
         self.recent.push(line);
         let extra = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..extra);
-        self.write(&RecordLine::Decision {
+        let entry = RecordLine::Decision {
             at_s: elapsed.as_secs_f64(),
             decision: decision.clone(),
             outcome,
-        })
+        };
+        self.write(watcher, &entry);
     }
 
     /// Keeps what is in force, or would be, for the status.
     fn keep_setting(&mut self, decision: &Decision) {
-        let settings = match &decision.subject {
-            Subject::Group(name) => {
-                let mut groups = self.groups.iter_mut();
-                let Some(group) = groups.find(|group| group.work.config.name == *name) else {
-                    return;
-                };
+        if let Subject::Group(name) = &decision.subject {
+            let mut groups = self.groups.iter_mut();
+            let group = groups.find(|group| group.work.config.name == *name);
+            if let Some(group) = group {
                 group.reason = Some(decision.reason);
-                &mut group.settings
             }
-            Subject::Service(name) => {
-                let mut services = self.services.iter_mut();
-                let Some(service) = services.find(|service| service.service.name == *name) else {
-                    return;
-                };
-                &mut service.settings
-            }
-            Subject::Machine => &mut self.machine_settings,
+        }
+        let Some(settings) = self.settings_of(&decision.subject) else {
+            return;
         };
         let actuator = decision.setting.actuator().to_owned();
         if decision.setting == ActuatorSetting::Off(false) {
             settings.remove(&actuator);
         } else {
             settings.insert(actuator, decision.setting.to_string());
+        }
+    }
+
+    /// The settings of one of them, by actuator, in words.
+    pub(super) fn settings_of(
+        &mut self,
+        subject: &Subject,
+    ) -> Option<&mut std::collections::BTreeMap<String, String>> {
+        match subject {
+            Subject::Group(name) => {
+                let mut groups = self.groups.iter_mut();
+                let group = groups.find(|group| group.work.config.name == *name)?;
+                Some(&mut group.settings)
+            }
+            Subject::Service(name) => {
+                let mut services = self.services.iter_mut();
+                let service = services.find(|service| service.service.name == *name)?;
+                Some(&mut service.settings)
+            }
+            Subject::Machine => Some(&mut self.machine_settings),
         }
     }
 
@@ -460,6 +504,7 @@ impl Session {
             told(&self.machine_settings, self.observe);
         IsolationStatus {
             time: jiff::Timestamp::now().to_string(),
+            age_s: None,
             at_s: self.began.elapsed().as_secs_f64(),
             pid: std::process::id(),
             watchdog_pid: self.watchdog.as_ref().map(Watchdog::pid),
@@ -484,6 +529,7 @@ impl Session {
                 .cloned()
                 .chain(self.left_alone())
                 .collect(),
+            recording_trouble: self.recorder.as_ref().and_then(Recorder::in_words),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::counters::{Counters, Rates};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
 use crate::status::ServiceStatus;
-use crate::subject::{Place, place_of};
+use crate::subject::{Host, Place, place_of};
 
 /// A source that gives no data for so long is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(5);
@@ -30,6 +30,10 @@ pub(super) struct Watched {
     pub(super) objective: LatencyObjective,
     pub(super) latency: Latency,
     pub(super) place: Option<Place>,
+    /// The number of its group when it was last looked for.
+    pub(super) number: Option<u64>,
+    /// Whether it ran at the last look.
+    pub(super) is_running: bool,
     /// Its processes when it was last looked for.
     pub(super) pids: Vec<u32>,
     pub(super) counters: Counters,
@@ -76,6 +80,8 @@ impl Watched {
 /// A best-effort group and what is known of it.
 pub(super) struct Steered {
     pub(super) work: Work,
+    /// The number of its group when it was last looked for.
+    pub(super) number: Option<u64>,
     pub(super) counters: Counters,
     pub(super) rates: Rates,
     pub(super) is_running: bool,
@@ -89,6 +95,7 @@ pub(super) struct Steered {
 pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
     Steered {
         work: Work::new(work),
+        number: None,
         counters: Counters::default(),
         rates: Rates::default(),
         is_running: false,
@@ -96,6 +103,19 @@ pub(super) fn steered(work: crate::config::BestEffort) -> Steered {
         settings: Words::new(),
         reason: None,
     }
+}
+
+/// The group, if it is another one than at the last look, be it by the same name: a unit that
+/// restarts has a new group, with none of the settings.
+pub(super) fn made_again<'a>(
+    known: &mut Option<u64>,
+    host: Host<'_>,
+    place: Option<&'a Place>,
+) -> Option<&'a str> {
+    let group = place.and_then(|place| place.group.as_deref());
+    let number = group.and_then(|group| host.group_number(group));
+    let before = std::mem::replace(known, number);
+    group.filter(|_| before.is_some() && number.is_some() && before != number)
 }
 
 /// Finds each service and opens its source. A service that is not there now is an error: it may be
@@ -117,6 +137,8 @@ pub(super) fn open_services(
             objective: *objective,
             latency,
             place: Some(place),
+            number: None,
+            is_running: true,
             pids: Vec::new(),
             counters: Counters::default(),
             rates: Rates::default(),
@@ -128,33 +150,32 @@ pub(super) fn open_services(
     Ok(services)
 }
 
+/// What is told of a service. What is measured of one that does not run is of somebody else, or of
+/// before.
 pub(super) fn service_status(service: &Watched, observe: bool) -> ServiceStatus {
     let (settings, observed_settings) = told(&service.settings, observe);
-    let window = service
-        .seen
-        .as_ref()
-        .and_then(|seen| seen.window.as_ref().ok());
-    let no_data = service
-        .seen
-        .as_ref()
-        .and_then(|seen| seen.window.as_ref().err());
+    let seen = service.seen.as_ref().filter(|_| service.is_running);
+    let window = seen.and_then(|seen| seen.window.as_ref().ok());
+    let no_data = seen.and_then(|seen| seen.window.as_ref().err());
+    let no_data = match service.is_running {
+        true => no_data.map(ToString::to_string),
+        false => Some("it does not run".to_owned()),
+    };
     let has_requests = window.filter(|tail| tail.requests > 0);
     ServiceStatus {
         name: service.service.name.clone(),
         source: service.latency.description().to_owned(),
-        is_running: service.place.is_some(),
+        is_running: service.is_running,
         percentile: service.objective.percentile,
         objective_ms: service.objective.latency_ms,
         latency_ms: has_requests.map(|tail| tail.latency_ms),
-        fresh_ms: service
-            .seen
-            .as_ref()
-            .and_then(|seen| seen.fresh)
-            .map(|tail| tail.latency_ms),
+        fresh_ms: seen.and_then(|seen| seen.fresh).map(|tail| tail.latency_ms),
         slack: has_requests.map(|tail| tail.slack(service.objective.latency_ms)),
-        requests: window.map_or(0, |tail| tail.requests),
-        requests_per_s: service.seen.as_ref().and_then(|seen| seen.requests_per_s),
-        no_data: no_data.map(ToString::to_string),
+        requests: service
+            .is_running
+            .then(|| window.map_or(0, |tail| tail.requests)),
+        requests_per_s: seen.and_then(|seen| seen.requests_per_s),
+        no_data,
         cpu_cores: service.rates.cpu_cores,
         quota_cores: service.rates.quota_cores,
         waiting_share: service.rates.waiting_share,

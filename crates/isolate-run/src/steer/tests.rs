@@ -6,7 +6,7 @@ use isolation::{FixedSettings, Reason};
 
 use super::*;
 
-fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Steer, Journal) {
+pub(super) fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Steer, Journal) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let file = dir.path().join(path);
@@ -18,21 +18,25 @@ fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Steer, Journal) {
     (dir, steer, journal)
 }
 
-const CPU: &[(&str, &str)] = &[
+pub(super) const CPU: &[(&str, &str)] = &[
     ("sys/fs/cgroup/cpu/batch/cpu.idle", "0\n"),
     ("sys/fs/cgroup/cpu/batch/cpu.shares", "1024\n"),
     ("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us", "-1\n"),
     ("sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "100000\n"),
 ];
 
-fn place(group: &str) -> Place {
+pub(super) fn place(group: &str) -> Place {
     Place {
         group: Some(group.to_owned()),
         pid: None,
     }
 }
 
-fn carry(steer: &mut Steer, journal: &mut Journal, setting: ActuatorSetting) -> DecisionOutcome {
+pub(super) fn carry(
+    steer: &mut Steer,
+    journal: &mut Journal,
+    setting: ActuatorSetting,
+) -> DecisionOutcome {
     let decision = Decision::group("batch", setting, Reason::Slack);
     steer.carry_out(journal, &decision, Some(&place("batch")), &[])
 }

@@ -210,3 +210,62 @@ fn a_few_requests_decide_nothing() {
     run(&mut slackline, &thin, 0, 60);
     assert!(slackline.budget.abs() < 1e-9);
 }
+
+/// What it says while these actuators of the batch work are somebody else's.
+fn run_with(
+    slackline: &mut Slackline,
+    foreign: &[&'static str],
+    above: u64,
+    from_s: u32,
+    to_s: u32,
+) -> Vec<String> {
+    let mut seen = seen(above, 0.0);
+    seen.groups[0].foreign = foreign.to_vec();
+    run(slackline, &seen, from_s, to_s)
+}
+
+#[test]
+fn without_cpu_idle_batch_work_has_the_first_budget_and_gets_no_more() {
+    let mut slackline = Slackline::default();
+    run(&mut slackline, &seen(0, 0.0), 0, 30);
+    assert!((slackline.budget - 4.0).abs() < 1e-9);
+    let lines = run_with(&mut slackline, &["cpu_idle"], 0, 30, 90);
+    assert_eq!(lines, ["group batch: quota 0.40 cores (not_in_force)"]);
+    // What harms is still taken away, and does not come back.
+    run_with(&mut slackline, &["cpu_idle"], 100, 90, 110);
+    assert!(slackline.budget.abs() < 1e-9, "{}", slackline.budget);
+    let lines = run_with(&mut slackline, &["cpu_idle"], 0, 110, 900);
+    assert_eq!(lines, [""; 0]);
+    // In force again: the search goes on.
+    run(&mut slackline, &seen(0, 0.0), 900, 1000);
+    assert!(slackline.budget > 0.4, "{}", slackline.budget);
+}
+
+#[test]
+fn without_its_quota_batch_work_is_off() {
+    for foreign in ["quota", "off"] {
+        let mut slackline = Slackline::default();
+        run(&mut slackline, &seen(0, 0.0), 0, 8);
+        assert!(slackline.budget > 0.0);
+        let lines = run_with(&mut slackline, &[foreign], 0, 8, 90);
+        assert_eq!(lines, ["group batch: off (not_in_force)"], "{foreign}");
+    }
+    // Other settings have nothing to do with the budget.
+    let mut slackline = Slackline::default();
+    run_with(&mut slackline, &["memory_high", "freezer"], 0, 0, 30);
+    assert!((slackline.budget - 4.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_small_budget_without_cpu_idle_is_kept_and_a_false_alarm_gives_nothing_back() {
+    let mut slackline = Slackline::default();
+    run(&mut slackline, &seen(0, 0.01), 0, 40);
+    run(&mut slackline, &seen(0, 0.9), 40, 42);
+    assert!((slackline.budget - 2.0).abs() < 1e-9);
+    let lines = run_with(&mut slackline, &["cpu_idle"], 0, 42, 60);
+    assert_eq!(lines, ["group batch: quota 0.40 cores (not_in_force)"]);
+    let mut slackline = Slackline::default();
+    run(&mut slackline, &seen(0, 0.0), 0, 4);
+    assert!((slackline.budget - 0.4).abs() < 1e-9);
+    assert_eq!(run_with(&mut slackline, &["cpu_idle"], 0, 4, 60), [""; 0]);
+}

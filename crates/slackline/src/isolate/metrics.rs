@@ -78,7 +78,7 @@ pub(super) fn page(status: &IsolationStatus) -> String {
         ),
         (
             "slackline_isolate_troubles_total",
-            "Decisions that were not carried out, by outcome.",
+            "Decisions that were not carried out or are no longer in force, by outcome.",
             &status.troubles,
         ),
     ] {

@@ -113,9 +113,10 @@ fn status(state_dir: &Path, json: bool) -> anyhow::Result<CommandOutcome> {
     } else {
         message(&text::none_runs(state_dir));
     }
-    Ok(match status {
-        Some(_) => CommandOutcome::Positive,
-        None => CommandOutcome::Negative,
+    let is_of_now = status.is_some_and(|status| status.too_old_s().is_none());
+    Ok(match is_of_now {
+        true => CommandOutcome::Positive,
+        false => CommandOutcome::Negative,
     })
 }
 

@@ -16,8 +16,9 @@ use crate::output::message;
 pub(crate) struct Arguments {
     /// The configuration (TOML, or JSON with the ending .json). Send SIGHUP to read it again.
     config: PathBuf,
-    /// Record the run in this directory, for `isolate report`. An earlier recording there is
-    /// replaced. The recording ends at 512 MiB, after about a week.
+    /// Record the run in this directory, for `isolate report`. A directory that has a recording is
+    /// refused. If the recording cannot be written, for example because the disk is full, it
+    /// pauses, and the controller goes on. The recording ends at 512 MiB, after about a week.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// End after this time, in seconds. By default the controller runs until a signal.

@@ -16,7 +16,7 @@ pub(super) fn service(objective_ms: f64, latency_ms: f64) -> ServiceStatus {
         latency_ms: Some(latency_ms),
         fresh_ms: None,
         slack: None,
-        requests: 1000,
+        requests: Some(1000),
         requests_per_s: Some(200.0),
         no_data: None,
         cpu_cores: Some(0.037),
@@ -32,6 +32,8 @@ pub(super) fn service(objective_ms: f64, latency_ms: f64) -> ServiceStatus {
 pub(super) fn row(at_s: f64, observe: bool, service: ServiceStatus) -> IsolationStatus {
     IsolationStatus {
         time: String::new(),
+        age_s: None,
+        recording_trouble: None,
         at_s,
         pid: 1,
         watchdog_pid: None,

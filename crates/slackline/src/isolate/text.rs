@@ -115,6 +115,9 @@ pub(super) fn selftest(rows: &[SelftestRow]) -> String {
 
 /// A latency, or why there is none.
 fn latency(service: &ServiceStatus) -> String {
+    if !service.is_running {
+        return "does not run".to_owned();
+    }
     match (service.latency_ms, &service.no_data) {
         (Some(latency), _) => format!("{latency:.2} ms"),
         (None, Some(why)) => format!("no data: {why}"),
@@ -253,6 +256,18 @@ pub(super) fn ended(status: &IsolationStatus) -> String {
     )
 }
 
+/// What is said before a state that is not that of now.
+fn too_old(status: &IsolationStatus) -> String {
+    let Some(age_s) = status.too_old_s() else {
+        return String::new();
+    };
+    format!(
+        "The last step was {age_s:.0} s ago: the controller (process {}) does not run. It was stopped, the machine is overloaded, \
+         or the state directory cannot be written. All that follows is {age_s:.0} s old.\n\n",
+        status.pid
+    )
+}
+
 /// How it stands, and the last decisions, the newest last.
 pub(super) fn status(status: &IsolationStatus) -> String {
     let mut text = standing(status);
@@ -276,7 +291,9 @@ pub(super) fn live_status(status: &IsolationStatus) -> String {
 
 fn standing(status: &IsolationStatus) -> String {
     let observe = if status.observe { " (observing)" } else { "" };
-    let mut text = format!(
+    let mut text = too_old(status);
+    let _ = write!(
+        text,
         "Policy {}{observe}: {}.\nMachine: {:.2} of {:.0} cores in use; the controller uses {:.2} % of a core, a step every {:.2} s.\n\n",
         status.policy.name(),
         status.explanation,
@@ -285,6 +302,9 @@ fn standing(status: &IsolationStatus) -> String {
         100.0 * status.own_cores,
         status.step_s
     );
+    if let Some(trouble) = &status.recording_trouble {
+        let _ = writeln!(text, "Note: {trouble}.\n");
+    }
     let settings_head = match status.observe {
         true => "would be",
         false => "settings",
@@ -309,10 +329,13 @@ fn standing(status: &IsolationStatus) -> String {
     for service in &status.services {
         let mut cells = vec![
             service.name.clone(),
-            format!("p{} {}", service.percentile, latency(service)),
+            match service.is_running {
+                true => format!("p{} {}", service.percentile, latency(service)),
+                false => latency(service),
+            },
             format!("{} ms", service.objective_ms),
             percent(service.slack),
-            service.requests.to_string(),
+            or_dash(service.requests.map(|requests| requests.to_string())),
             or_dash(service.requests_per_s.map(|rate| format!("{rate:.0}"))),
             cores(service.cpu_cores),
             or_dash(service.quota_cores.map(|cores| format!("{cores:.2}"))),

@@ -441,7 +441,7 @@ const COMPLETE: [(Format, &str); 31] = [
 fn the_first_half_of_a_report_is_no_report() {
     for (format, text) in COMPLETE {
         let half: String = text.chars().take(text.chars().count() / 2).collect();
-        // Rows of CSV, quiet lines, a row of a table and netperf's keys are complete each for itself.
+        // Rows of CSV, quiet lines, a row of a table, netperf's keys: each is complete by itself.
         let has_rows = matches!(format, Format::RedisBenchmark | Format::StressNg);
         if !has_rows && !text.contains("THROUGHPUT=") {
             assert!(parse(&format, &half).is_err(), "{format:?}: {half}");
