@@ -13,37 +13,52 @@ import html
 import re
 import sys
 
-FIGURE = re.compile(r'<figure><svg[^>]*viewBox="0 0 (\d+) (\d+)"[^>]*>(.*?)</svg><figcaption>(.*?)</figcaption></figure>', re.DOTALL)
-CAPTION = 22
+FIGURE = re.compile(
+    r'<figure class="time"><div class="scale"><span>(?P<top>.*?)</span><span>0</span></div>\s*'
+    r'<svg[^>]*viewBox="0 0 (?P<width>\d+) (?P<height>\d+)"[^>]*>(?P<inner>.*?)</svg>\s*'
+    r'<div class="end">(?P<end>.*?)</div><figcaption>(?P<caption>.*?)</figcaption></figure>',
+    re.DOTALL,
+)
+# Room for the caption above a timeline, for its time below, and for its scale at the left.
+ABOVE, BELOW, LEFT = 26, 20, 52
 # The page's style in light colours: a picture in a manual has no page around it.
 STYLE = (
-    "text{fill:#1b1f24;font:11px system-ui,sans-serif}.caption{font-size:13px}.axis{stroke:#d5dae0}"
-    ".limit{stroke:#c2502e;stroke-dasharray:4 3}"
+    "text{fill:#1b1f24;font:11px system-ui,sans-serif}.caption{font-size:13px}.axis{stroke:#d5dae0}.end{text-anchor:end}"
+    "polyline{fill:none;stroke-width:1.5}"
 )
 COLOURS = {"var(--over)": "#c2502e", "var(--bar)": "#4878a8"}
 
 
 def drawn(page, words):
-    figures = [(int(width), int(height), inner, caption) for width, height, inner, caption in FIGURE.findall(page)]
+    figures = [found.groupdict() for found in FIGURE.finditer(page)]
     chosen = []
     for word in words:
-        found = next((figure for figure in figures if html.unescape(figure[3]).startswith(word)), None)
+        found = next((figure for figure in figures if html.unescape(figure["caption"]).startswith(word)), None)
         if found is None:
-            sys.exit(f"no timeline begins with {word!r}: there are {', '.join(figure[3] for figure in figures)}")
+            captions = ", ".join(figure["caption"] for figure in figures)
+            sys.exit(f"no timeline begins with {word!r}: there are {captions}")
         chosen.append(found)
-    total = (max(figure[0] for figure in chosen), sum(figure[1] + CAPTION for figure in chosen))
+    width = LEFT + max(int(figure["width"]) for figure in chosen)
+    total = sum(ABOVE + int(figure["height"]) + BELOW for figure in chosen)
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" width="{total[0]}" height="{total[1]}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" width="{width}" height="{total}">',
         f'<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>',
     ]
     top = 0
-    for _, height, inner, caption in chosen:
+    for figure in chosen:
+        inner, height = figure["inner"], int(figure["height"])
         for name, colour in COLOURS.items():
             inner = inner.replace(name, colour)
         inner = re.sub(r"<title>.*?</title>\n?", "", inner)
-        out.append(f'<text class="caption" x="44" y="{top + 15}">{caption}</text>')
-        out.append(f'<g transform="translate(0 {top + CAPTION})">{inner}</g>')
-        top += height + CAPTION
+        base = top + ABOVE + height
+        out += [
+            f'<text class="caption" x="{LEFT}" y="{top + 17}">{figure["caption"]}</text>',
+            f'<text class="end" x="{LEFT - 6}" y="{top + ABOVE + 10}">{figure["top"]}</text>',
+            f'<text class="end" x="{LEFT - 6}" y="{base}">0</text>',
+            f'<text class="end" x="{width}" y="{base + 13}">{figure["end"]}</text>',
+            f'<g transform="translate({LEFT} {top + ABOVE})">{inner}</g>',
+        ]
+        top += ABOVE + height + BELOW
     return "\n".join(out + ["</svg>"]) + "\n"
 
 
