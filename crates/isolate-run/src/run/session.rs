@@ -176,7 +176,7 @@ impl Session {
     pub(super) fn write(&mut self, watcher: &mut dyn Watcher, entry: &RecordLine) {
         let recorder = self.recorder.as_mut();
         if let Some(news) = recorder.and_then(|recorder| recorder.write(entry, Instant::now())) {
-            watcher.say(&news);
+            watcher.say(&at(self.began.elapsed(), &news));
         }
     }
 
