@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::error::ParseError;
 use super::report::{Report, after, number, time_us};
 
-const LOOKED_FOR: &str = "lines `finished in`, `requests:` and `traffic:`";
+const LOOKED_FOR: &str =
+    "lines `finished in`, `requests:` and `traffic:`, and the table below them";
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("h2load", text);
@@ -47,13 +48,16 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let bytes = bytes().ok_or_else(|| report.missing(LOOKED_FOR))?;
     // The total, too, is of the main part. Headers and data behind it are of all the time.
     report.set("bytes_per_s", Some(bytes / duration_s));
-    set_latencies(&mut report, text);
+    if !set_latencies(&mut report, text) {
+        return Err(report.missing(LOOKED_FOR));
+    }
     report.finish(LOOKED_FOR)
 }
 
 /// `time for request:  104us  3.06ms  607us  305us  71.00%` below `min max mean sd +/- sd`; since
 /// version 1.69 `request     :` below `min max median p95 p99 mean sd +/- sd`.
-fn set_latencies(report: &mut Report<'_>, text: &str) {
+/// False if the table is missing or cut short.
+fn set_latencies(report: &mut Report<'_>, text: &str) -> bool {
     let is_heading = |line: &&str| line.trim_start().starts_with("min ") && line.contains("mean");
     let heading = text.lines().find(is_heading).unwrap_or_default();
     let row = text.lines().map(str::trim).find(|line| {
@@ -63,9 +67,14 @@ fn set_latencies(report: &mut Report<'_>, text: &str) {
                 .is_some_and(|rest| rest.trim_start().starts_with(':'))
     });
     let Some((_, row)) = row.and_then(|row| row.split_once(':')) else {
-        return;
+        return false;
     };
-    for (name, value) in heading.split_whitespace().zip(row.split_whitespace()) {
+    let (names, values) = (heading.split_whitespace(), row.split_whitespace());
+    // `+/- sd` is one column.
+    if names.clone().count() != values.clone().count() + 1 {
+        return false;
+    }
+    for (name, value) in names.zip(values) {
         let us = time_us(value);
         match name {
             "max" => report.set("latency_max_us", us),
@@ -79,4 +88,5 @@ fn set_latencies(report: &mut Report<'_>, text: &str) {
             }
         }
     }
+    true
 }

@@ -403,7 +403,7 @@ fn a_missing_report_is_shown() {
     insta::assert_snapshot!(parse(&Format::Memtier, "").unwrap_err());
 }
 
-const COMPLETE: [(Format, &str); 31] = [
+const COMPLETE: [(Format, &str); 30] = [
     (Format::Wrk, fixture!("wrk.txt")),
     (Format::Ab, fixture!("ab.txt")),
     (Format::Hey, fixture!("hey.txt")),
@@ -432,7 +432,6 @@ const COMPLETE: [(Format, &str); 31] = [
     (Format::Ycsb, fixture!("ycsb-0.17-updates.txt")),
     (Format::Hammerdb, fixture!("hammerdb-4.12.txt")),
     (Format::Netperf, fixture!("netperf-2.7-rr.txt")),
-    (Format::Netperf, fixture!("netperf-2.7-rr-k.txt")),
     (Format::Wrk2, fixture!("wrk2.txt")),
     (Format::H2load, fixture!("h2load-1.69.txt")),
 ];
