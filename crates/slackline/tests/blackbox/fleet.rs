@@ -302,7 +302,7 @@ fn a_limit_that_services_share_is_reserved_once() {
     assert_eq!(states, ["roomy", "shares", "shares", "shares"]);
     let text = server.fleet(&toy, &[]).with_code(0).stdout;
     assert!(
-        text.contains("what 3 leave of limits that groups above them have"),
+        text.contains("3 leave CPU unused, but their limit is that of a group above them"),
         "{text}"
     );
 }
