@@ -251,7 +251,7 @@ fn check_impossible(server: &Server<'_>, bearer: (&str, &str), request: &(&str, 
         assert!(path.contains("sort") || detail.contains("m:latency_p99_us"));
     }
     if path.contains("/pair") {
-        assert!(detail.contains("must be x") || detail.contains("two parameters"));
+        assert!(detail.contains("must be x") || detail.contains("two different parameters"));
     }
     if path.contains("nonsense") {
         assert!(
