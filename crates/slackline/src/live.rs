@@ -1,6 +1,9 @@
 //! A view in the terminal that is drawn again and again: what all commands with `--live` share.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -10,6 +13,8 @@ use ratatui::prelude::CrosstermBackend;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
 use ratatui::{DefaultTerminal, Frame, Terminal, TerminalOptions, Viewport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// How often a view is drawn.
 pub(crate) const DRAW_EVERY: Duration = Duration::from_millis(500);
@@ -74,10 +79,37 @@ pub(crate) fn line_rows(screen: Rect) -> u16 {
     }
 }
 
+/// Whether the terminal has input within `wait`. crossterm's own wait would go on for ever, at full
+/// speed, once the terminal is gone.
+fn has_input(wait: Duration) -> anyhow::Result<bool> {
+    // As crossterm chooses.
+    let stdin = std::io::stdin();
+    let other = match stdin.is_terminal() {
+        true => None,
+        false => Some(File::open("/dev/tty").context("/dev/tty")?),
+    };
+    let terminal = other.as_ref().map_or(stdin.as_fd(), File::as_fd);
+    let timeout = Timespec::try_from(wait)?;
+    let mut watched = [PollFd::new(&terminal, PollFlags::IN)];
+    match poll(&mut watched, Some(&timeout)) {
+        // A signal: the view looks which one.
+        Err(Errno::INTR) => return Ok(false),
+        polled => polled?,
+    };
+    let seen = watched[0].revents();
+    let is_gone = seen.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+    anyhow::ensure!(!is_gone, "the terminal is gone");
+    Ok(seen.contains(PollFlags::IN))
+}
+
 /// The next key that means something, if one is pressed within `wait`.
 pub(crate) fn key(wait: Duration) -> anyhow::Result<Option<Key>> {
     let end = Instant::now() + wait;
-    while event::poll(end.saturating_duration_since(Instant::now()))? {
+    while has_input(end.saturating_duration_since(Instant::now()))? {
+        // Half a key is none yet.
+        if !event::poll(Duration::ZERO)? {
+            continue;
+        }
         let Event::Key(pressed) = event::read()? else {
             continue;
         };

@@ -33,6 +33,44 @@ fn a_terminal_that_does_not_know_its_size_is_drawn_on_all_the_same() {
     }
 }
 
+/// Starts a program on a terminal, takes the terminal away, and says whether the program ends.
+const WITHOUT_TERMINAL: &str = "
+import os, pty, signal, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.execv(sys.argv[1], sys.argv[1:])
+while b'quits' not in os.read(terminal, 65536):
+    pass
+os.close(terminal)
+end = time.time() + 20
+while time.time() < end:
+    if os.waitpid(pid, os.WNOHANG)[0]:
+        print('ended')
+        sys.exit()
+    time.sleep(0.05)
+os.kill(pid, signal.SIGKILL)
+print('runs on')
+";
+
+#[test]
+fn a_view_ends_with_its_terminal() {
+    let toy = Toy::new();
+    let status = toy.slackline(&["isolate", "status", "--live"]);
+    let output = Command::new("python3")
+        .args(["-c", WITHOUT_TERMINAL])
+        .arg(status.get_program())
+        .args(status.get_args())
+        .env("TERM", "xterm")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "ended",
+        "{output:?}"
+    );
+}
+
 #[test]
 fn a_run_says_what_runs_and_when_something_happens_and_what_was_done() {
     let Some(bench) = Bench::new("says") else {
