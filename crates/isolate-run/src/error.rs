@@ -94,6 +94,15 @@ pub enum IsolateError {
 }
 
 impl IsolateError {
+    /// Whether something was not begun because the undo journal cannot be written.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        match self {
+            Self::Entry { source, .. } => source.is_unrecorded(),
+            Self::Host(error) => matches!(error, host::HostError::Journal { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {

@@ -151,7 +151,7 @@ impl Session {
                 self.reload(path, options.observe, watcher)?;
             }
             if self.found.is_none_or(|at| at.elapsed() >= FIND_EVERY) {
-                self.find()?;
+                self.find_again(watcher)?;
                 if let Some(watchdog) = &mut self.watchdog
                     && watchdog.renew()?
                 {
@@ -298,7 +298,7 @@ impl Session {
         // A new controller says all that it wants.
         self.again.extend(yielded.into_iter().filter(|_| is_kept));
         self.config = config;
-        self.find()?;
+        self.find_again(watcher)?;
         self.note(watcher, "the configuration was read again");
         self.heed_others(watcher);
         self.warn(path, watcher);

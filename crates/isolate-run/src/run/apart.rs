@@ -66,6 +66,25 @@ impl Session {
         Ok(())
     }
 
+    /// Looks for services and groups again. A journal that cannot be written does not end the run:
+    /// batch work would go on without limits.
+    pub(super) fn find_again(&mut self, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
+        let trouble = match self.find() {
+            Ok(()) => None,
+            Err(error) if error.is_unrecorded() => Some(format!(
+                "{error}. The settings in force stay; nothing new is begun before the file can be written"
+            )),
+            Err(error) => return Err(error),
+        };
+        match (&trouble, &self.journal_trouble) {
+            (Some(text), None) => self.note(watcher, &text.clone()),
+            (None, Some(_)) => self.note(watcher, "the journal can be written again"),
+            _ => {}
+        }
+        self.journal_trouble = trouble;
+        Ok(())
+    }
+
     /// The groups that are left alone, in sentences.
     pub(super) fn left_alone(&self) -> impl Iterator<Item = String> {
         self.groups.iter().filter_map(|group| {

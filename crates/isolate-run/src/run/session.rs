@@ -56,6 +56,8 @@ pub(super) struct Session {
     pub(super) machine_settings: Words,
     /// What was said of the configuration, for the status.
     pub(super) notes: Vec<String>,
+    /// Why nothing new can be begun, while the journal cannot be written.
+    pub(super) journal_trouble: Option<String>,
     cores: f64,
     busy_cores: f64,
     pub(super) began: Instant,
@@ -108,6 +110,21 @@ pub(super) fn controller(config: &IsolationConfig, observe: bool) -> Box<dyn Iso
     }
 }
 
+/// Keeps an error of a journal that cannot be written for later: what has to be recorded first was
+/// not begun, and everything else goes on.
+fn later(
+    done: Result<(), impl Into<IsolateError>>,
+    unrecorded: &mut Result<(), IsolateError>,
+) -> Result<(), IsolateError> {
+    match done.map_err(Into::into) {
+        Err(error) if error.is_unrecorded() => {
+            *unrecorded = Err(error);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 impl Session {
     pub(super) fn begin(
         config: IsolationConfig,
@@ -148,6 +165,7 @@ impl Session {
             traffic: Traffic::default(),
             machine_settings: Words::new(),
             notes: Vec::new(),
+            journal_trouble: None,
             cores,
             busy_cores: 0.0,
             began: now,
@@ -192,8 +210,14 @@ impl Session {
 
     /// Looks for services and groups again: a service restarts with another pid, a group comes and
     /// goes.
+    ///
+    /// # Errors
+    ///
+    /// If the journal cannot be written, everything is looked for all the same, and the last error
+    /// is returned: [`IsolateError::is_unrecorded`].
     pub(super) fn find(&mut self) -> Result<(), IsolateError> {
         self.found = Some(Instant::now());
+        let mut unrecorded = Ok(());
         self.hierarchies = Hierarchies::of(&self.roots);
         self.llc_ways = host::Resctrl::ways(&self.roots).map(u64::from);
         let host = Host {
@@ -218,7 +242,7 @@ impl Session {
                     self.again
                         .extend(wanted.into_iter().filter(|_| service.place.is_some()));
                     if let Some(journal) = &mut self.journal {
-                        journal.forget_group(&gone)?;
+                        later(journal.forget_group(&gone), &mut unrecorded)?;
                     }
                 }
             }
@@ -228,7 +252,7 @@ impl Session {
                 let subject = Subject::Service(service.service.name.clone());
                 self.again.extend(self.steer.forget(&subject));
                 if let Some(journal) = &mut self.journal {
-                    journal.forget_group(group)?;
+                    later(journal.forget_group(group), &mut unrecorded)?;
                 }
             }
             let place = service.place.as_ref();
@@ -237,7 +261,8 @@ impl Session {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let before = group.work.place.clone();
             let found = group.work.find(host, self.journal.as_mut());
-            found.map_err(|error| self.config.about_work(index, error))?;
+            let found = found.map_err(|error| self.config.about_work(index, error));
+            later(found, &mut unrecorded)?;
             group.work.ask_progress();
             if before != group.work.place {
                 group.counters = Counters::default();
@@ -246,7 +271,7 @@ impl Session {
                         .forget(&Subject::Group(group.work.config.name.clone()));
                     let gone = before.and_then(|place| place.group);
                     if let (Some(journal), Some(gone)) = (&mut self.journal, gone) {
-                        journal.forget_group(&gone)?;
+                        later(journal.forget_group(&gone), &mut unrecorded)?;
                     }
                     group.settings.clear();
                 }
@@ -258,11 +283,11 @@ impl Session {
                 let subject = Subject::Group(group.work.config.name.clone());
                 self.again.extend(self.steer.forget(&subject));
                 if let Some(journal) = &mut self.journal {
-                    journal.forget_group(own)?;
+                    later(journal.forget_group(own), &mut unrecorded)?;
                 }
             }
         }
-        self.leave_reserved()?;
+        later(self.leave_reserved(), &mut unrecorded)?;
         let places = self.groups.iter();
         let groups = places.filter_map(|group| group.work.place.as_ref()?.group.as_deref());
         let policy = &self.config.policy;
@@ -270,7 +295,7 @@ impl Session {
         let now = Instant::now();
         self.hardware
             .look(&self.roots, now, policy.name, peak, groups);
-        Ok(())
+        unrecorded
     }
 
     /// Reads all counters and sources.
@@ -528,6 +553,7 @@ impl Session {
                 .iter()
                 .cloned()
                 .chain(self.left_alone())
+                .chain(self.journal_trouble.clone())
                 .collect(),
             recording_trouble: self.recorder.as_ref().and_then(Recorder::in_words),
         }

@@ -446,3 +446,35 @@ fn a_state_directory_that_cannot_be_written_ends_the_run_at_its_start() {
     end(child);
     bench.assert_restored();
 }
+
+#[test]
+fn a_journal_that_cannot_be_written_later_does_not_end_the_run() {
+    let Some(bench) = Bench::new("filled") else {
+        return;
+    };
+    let state = bench.toy.path("state");
+    let Some(full) = Full::mount(&state) else {
+        return;
+    };
+    let filler = state.join("filler");
+    std::fs::remove_file(&filler).unwrap();
+    let mut child = bench.start();
+    bench.until("batch work", Bench::is_on);
+    // Every byte is taken: then the command ends, and another one needs a record of its group.
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 64]).is_ok() {}
+    for group in bench.groups() {
+        let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        for pid in text.lines().filter_map(|line| line.parse().ok()) {
+            signal(pid, rustix::process::Signal::KILL);
+        }
+    }
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    assert!(child.try_wait().unwrap().is_none(), "the controller ended");
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    bench.until("batch work again", Bench::is_on);
+    end(child);
+    bench.assert_restored();
+    drop(full);
+}
