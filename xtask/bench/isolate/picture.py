@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The timelines of a page of `slackline isolate report`, one below the other, as one picture for the manual.
 
-  picture.py PAGE.html OUT.svg [WORDS…]      p99 'Best-effort CPU' 'Cores in use'
+  picture.py PAGE.html OUT.svg [WORDS…]      Load Latency 'Best-effort CPU' 'Cores in use'
 
 WORDS say which timelines, each by the beginning of its caption. docs/pictures/isolate.svg is made so:
 
@@ -65,7 +65,7 @@ def drawn(page, words):
 def main():
     page, out, *words = sys.argv[1:]
     with open(page) as file:
-        picture = drawn(file.read(), words or ["p99", "Best-effort CPU", "Cores in use"])
+        picture = drawn(file.read(), words or ["Load", "Latency", "Best-effort CPU", "Cores in use"])
     with open(out, "w") as file:
         file.write(picture)
 
