@@ -309,13 +309,16 @@ fn observed(roots: &Roots, pid: u32) -> Option<Place> {
     })
 }
 
-fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), IsolateError> {
+/// The controllers of [`CONTROLLERS`] that this host has.
+pub(crate) fn present_controllers(roots: &Roots) -> Vec<&'static str> {
     let hierarchies = Hierarchies::of(roots);
-    let present: Vec<&str> = CONTROLLERS
-        .into_iter()
-        .filter(|name| hierarchies.controller(name).is_some())
-        .collect();
-    journal.make_cgroup_with(roots, group, &present)?;
+    let mut present = CONTROLLERS.to_vec();
+    present.retain(|name| hierarchies.controller(name).is_some());
+    present
+}
+
+fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), IsolateError> {
+    journal.make_cgroup_with(roots, group, &present_controllers(roots))?;
     // What it sends is told apart by its group of v2.
     Ok(journal.make_unified_cgroup(roots, group)?)
 }

@@ -10,11 +10,10 @@ use serde::Serialize;
 use wire_latency::{LatencySource, NoData};
 
 use crate::actuators::{disk_number, first_disk, of_group, of_machine, of_setting};
+use crate::best_effort::CONTROLLERS;
 use crate::config::{BestEffort, IsolationConfig};
 use crate::error::IsolateError;
-use crate::feasibility::{
-    Placed, idle_without_effect, keys_without_effect, lacking, not_counted, not_started,
-};
+use crate::feasibility::{Placed, lacking, notes};
 use crate::form::on_one_line;
 use crate::latency::surroundings;
 use crate::program::{missing_program, missing_programs};
@@ -138,7 +137,7 @@ fn actuators_of(
 /// and on v2 the groups below it.
 fn stand_ins(hierarchies: &Hierarchies) -> Vec<String> {
     let mut found = BTreeSet::new();
-    for controller in ["cpu", "cpuset", "memory", "blkio", "io", "freezer"] {
+    for controller in CONTROLLERS {
         let Some((_, top)) = hierarchies.controller(controller) else {
             continue;
         };
@@ -363,20 +362,19 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
     check.problems.extend(refused);
     check
         .problems
-        .extend(lacking(path, &config, &services, &groups, roots)?);
+        .extend(lacking(&config, &services, &groups, roots));
     let missing = missing_programs(&config, config.policy.observe);
     let missing = missing.iter().map(ToString::to_string);
     check.problems.extend(missing);
-    check.notes = keys_without_effect(&config);
-    let idle = idle_without_effect(&config, &services, &groups);
-    check.notes.extend(idle);
     let hierarchies = Hierarchies::of(roots);
-    let counted = services.iter().chain(&groups);
-    let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
-    check.notes.extend(uncounted);
-    check
-        .notes
-        .extend(not_started(&config, config.policy.observe));
+    let notes = notes(
+        &config,
+        &services,
+        &groups,
+        &hierarchies,
+        config.policy.observe,
+    );
+    check.notes = notes.into_iter().flatten().collect();
     Ok(check)
 }
 

@@ -96,11 +96,7 @@ pub enum IsolateError {
 impl IsolateError {
     /// Whether something was not begun because the undo journal cannot be written.
     pub(crate) fn is_unrecorded(&self) -> bool {
-        match self {
-            Self::Entry { source, .. } => source.is_unrecorded(),
-            Self::Host(error) => matches!(error, host::HostError::Journal { .. }),
-            _ => false,
-        }
+        matches!(self, Self::Host(host::HostError::Journal { .. }))
     }
 
     /// Whether a privilege or a kernel feature is missing (exit code 3).

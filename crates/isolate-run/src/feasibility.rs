@@ -1,14 +1,10 @@
 //! What of a configuration this host cannot do, and what has no effect: said before it is run.
 
-use std::path::Path;
-
-use experiment_spec::Source;
 use host::{Actuator as _, CgroupVersion, Egress, Hierarchies, HostError, Roots, online_cpus};
 use isolation::{ActuatorSetting, Policy};
 
 use crate::actuators::of_setting;
 use crate::config::IsolationConfig;
-use crate::error::IsolateError;
 use crate::policy_config::PolicyConfig;
 use crate::subject::is_same_or_above;
 
@@ -38,19 +34,14 @@ impl Placed {
 
 /// What the policy's section asks of this host and the host lacks or refuses: each key once, with
 /// file, line and key.
-///
-/// # Errors
-///
-/// The file cannot be read any more.
 pub(crate) fn lacking(
-    path: &Path,
     config: &IsolationConfig,
     services: &[Placed],
     groups: &[Placed],
     roots: &Roots,
-) -> Result<Vec<String>, IsolateError> {
+) -> Vec<String> {
     let fixed = &config.policy.fixed;
-    let source = Source::read(path)?;
+    let origin = &config.origin;
     let disk = config.policy.io_device.as_deref();
     let machine = [Placed {
         subject: "the machine".to_owned(),
@@ -71,12 +62,30 @@ pub(crate) fn lacking(
                 })
             });
             let key = format!("policy.static.{key}");
-            said.extend(wrong.map(|why| source.error(&key, why).to_string()));
+            said.extend(wrong.map(|why| origin.error(&key, why).to_string()));
         }
     }
     let link = link_device(config, groups, roots);
-    said.extend(link.map(|why| source.error("policy.link_device", why).to_string()));
-    Ok(said)
+    said.extend(link.map(|why| origin.error("policy.link_device", why).to_string()));
+    said
+}
+
+/// What has no effect, is not counted or is not started, in sentences: a list for each kind.
+pub(crate) fn notes(
+    config: &IsolationConfig,
+    services: &[Placed],
+    groups: &[Placed],
+    hierarchies: &Hierarchies,
+    observe: bool,
+) -> [Vec<String>; 4] {
+    let counted = services.iter().chain(groups);
+    let uncounted = counted.filter_map(|placed| not_counted(hierarchies, placed));
+    [
+        keys_without_effect(config),
+        idle_without_effect(config, services, groups),
+        uncounted.collect(),
+        not_started(config, observe),
+    ]
 }
 
 /// Why best-effort traffic cannot be limited on the device that the policy names.
@@ -165,7 +174,7 @@ fn possible(
 }
 
 /// The keys of the policy's section that have no effect: each with file, line and key.
-pub(crate) fn keys_without_effect(config: &IsolationConfig) -> Vec<String> {
+fn keys_without_effect(config: &IsolationConfig) -> Vec<String> {
     let PolicyConfig {
         name,
         fixed,
@@ -200,7 +209,7 @@ pub(crate) fn keys_without_effect(config: &IsolationConfig) -> Vec<String> {
 }
 
 /// Where the policy's `cpu.idle` has no effect, in sentences.
-pub(crate) fn idle_without_effect(
+fn idle_without_effect(
     config: &IsolationConfig,
     services: &[Placed],
     groups: &[Placed],
@@ -232,7 +241,7 @@ pub(crate) fn idle_without_effect(
 
 /// Where the kernel does not count the CPU time of a group, in a sentence: on v1 a group can be in
 /// the hierarchy of cpu and not in that of cpuacct.
-pub(crate) fn not_counted(hierarchies: &Hierarchies, placed: &Placed) -> Option<String> {
+fn not_counted(hierarchies: &Hierarchies, placed: &Placed) -> Option<String> {
     let group = placed.group.as_deref()?.trim_matches('/');
     let (CgroupVersion::V1, _) = hierarchies.controller("cpu")? else {
         return None;
@@ -255,7 +264,7 @@ pub(crate) fn not_counted(hierarchies: &Hierarchies, placed: &Placed) -> Option<
 }
 
 /// The commands that are not started while only observing, in a sentence each.
-pub(crate) fn not_started(config: &IsolationConfig, observe: bool) -> Vec<String> {
+fn not_started(config: &IsolationConfig, observe: bool) -> Vec<String> {
     let commands = config
         .best_effort
         .iter()
@@ -306,7 +315,7 @@ mod tests {
         write("i.toml", &format!("{text}{policy}"));
         let path = dir.path().join("i.toml");
         let config = IsolationConfig::read(&path).unwrap();
-        let lacking = lacking(&path, &config, &[], &[], &Roots::at(dir.path())).unwrap();
+        let lacking = lacking(&config, &[], &[], &Roots::at(dir.path()));
         let plain = |all: Vec<String>| -> Vec<String> {
             let directory = format!("{}/", dir.path().display());
             all.iter()

@@ -21,9 +21,7 @@ use self::session::{Session, controller, steering};
 use self::subjects::{Steered, Watched, open_services, steered};
 use crate::config::IsolationConfig;
 use crate::error::IsolateError;
-use crate::feasibility::{
-    Placed, idle_without_effect, keys_without_effect, lacking, not_counted, not_started,
-};
+use crate::feasibility::{Placed, lacking, notes};
 use crate::program::missing_programs;
 use crate::record::RecordLine;
 use crate::reserved::{Judge, refuse};
@@ -318,25 +316,11 @@ impl Session {
             Some(Placed::work(&group.work.config.name, group_of))
         });
         let groups: Vec<Placed> = groups.collect();
-        // A file that has vanished meanwhile has no lines. What is lacking is then said by the
-        // decisions alone.
-        let lacking = lacking(path, &self.config, &services, &groups, &self.roots);
-        let lacking = lacking.unwrap_or_default();
-        let idle = idle_without_effect(&self.config, &services, &groups);
-        let counted = services.iter().chain(&groups);
+        let lacking = lacking(&self.config, &services, &groups, &self.roots);
         let hierarchies = Hierarchies::of(&self.roots);
-        let uncounted = counted.filter_map(|placed| not_counted(&hierarchies, placed));
-        let kinds = [
-            lacking,
-            keys_without_effect(&self.config),
-            idle,
-            uncounted.collect(),
-            not_started(&self.config, self.observe),
-        ];
-        self.notes = kinds
-            .into_iter()
-            .flat_map(|kind| first(kind, path))
-            .collect();
+        let notes = notes(&self.config, &services, &groups, &hierarchies, self.observe);
+        let kinds = std::iter::once(lacking).chain(notes);
+        self.notes = kinds.flat_map(|kind| first(kind, path)).collect();
         for text in self.notes.clone() {
             self.note(watcher, &text);
         }

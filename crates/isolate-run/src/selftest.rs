@@ -7,6 +7,7 @@ use host::{Actuator, Journal, Roots};
 use serde::Serialize;
 
 use crate::actuators::{first_disk, of_group, of_machine};
+use crate::best_effort::present_controllers;
 use crate::error::IsolateError;
 
 /// One actuator.
@@ -48,16 +49,9 @@ pub fn selftest(state_dir: &Path, with_machine: bool) -> Result<Vec<SelftestRow>
     if !journal.is_empty() {
         journal.restore(&roots, false)?;
     }
-    let hierarchies = host::Hierarchies::of(&roots);
-    let controllers: Vec<&str> = [
-        "cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "freezer",
-    ]
-    .into_iter()
-    .filter(|name| hierarchies.controller(name).is_some())
-    .collect();
     // Another state directory may have a test of its own at the same time.
     let group = format!("slackline-selftest-{}", std::process::id());
-    journal.make_cgroup_with(&roots, &group, &controllers)?;
+    journal.make_cgroup_with(&roots, &group, &present_controllers(&roots))?;
     let mut rows = Vec::new();
     let disk = first_disk(&roots);
     for actuator in of_group(&group, disk.as_deref()) {

@@ -147,11 +147,7 @@ impl Journal {
             self.append(Record::Refused { of: seq })?;
             return Err(error);
         }
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })
-        .map(drop)
+        self.done(seq)
     }
 
     /// An error if somebody else has changed one of the replaced files since. One that is gone has

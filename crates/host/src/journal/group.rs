@@ -125,11 +125,7 @@ impl Journal {
             self.append(Record::Refused { of: seq })?;
             return Err(HostError::write(directory, "a new group", &error));
         }
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })?;
-        Ok(())
+        self.done(seq)
     }
 
     fn enable_controller(
@@ -152,11 +148,7 @@ impl Journal {
             self.append(Record::Refused { of: seq })?;
             return Err(HostError::write(&file, &value, &error));
         }
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })?;
-        Ok(())
+        self.done(seq)
     }
 
     /// Records that the processes of a group which was made are Slackline's own. Undoing ends them
@@ -171,11 +163,7 @@ impl Journal {
             group: group.to_owned(),
             boot_id,
         })?;
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })?;
-        Ok(())
+        self.done(seq)
     }
 
     /// Moves a running process into a group. Undoing moves it, and everything else then in the
@@ -209,11 +197,7 @@ impl Journal {
             write_text(&file, &pid.to_string())
                 .map_err(|error| HostError::write(&file, &pid.to_string(), &error))?;
         }
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })?;
-        Ok(())
+        self.done(seq)
     }
 }
 

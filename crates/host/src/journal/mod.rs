@@ -326,11 +326,7 @@ impl Journal {
             start_time,
             boot_id,
         })?;
-        self.append(Record::Done {
-            of: seq,
-            left: String::new(),
-        })?;
-        Ok(())
+        self.done(seq)
     }
 
     /// Forgets a process that the caller has ended (and reaped) itself.
@@ -392,6 +388,12 @@ impl Journal {
             self.rewrite(self.pendings.clone())?;
         }
         self.append(Record::Will { action })
+    }
+
+    /// What was announced with this number is done. It has no value that could be compared later.
+    fn done(&mut self, seq: u64) -> Result<(), HostError> {
+        let left = String::new();
+        self.append(Record::Done { of: seq, left }).map(drop)
     }
 
     /// Whether a line has to be on disk before the act. A later write of a group's file or egress

@@ -66,15 +66,13 @@ impl Journal {
             Action::Write {
                 knob: Knob::Cgroup { group: other, .. },
                 ..
-            } => other.trim_matches('/') == group.trim_matches('/'),
+            } => is_same_group(other, group),
             Action::Group { directory } => is_ours(directory),
             Action::Attach { from, .. } => from
                 .iter()
                 .any(|(new, _)| new.parent().is_some_and(is_ours)),
             Action::Process { pid, .. } => members.contains(pid),
-            Action::Members { group: other, .. } => {
-                other.trim_matches('/') == group.trim_matches('/')
-            }
+            Action::Members { group: other, .. } => is_same_group(other, group),
             _ => false,
         };
         self.restore_where(roots, false, is_meant)
@@ -90,12 +88,11 @@ impl Journal {
         roots: &Roots,
         group: &str,
     ) -> Result<RestoreReport, HostError> {
-        let is_it = |other: &str| other.trim_matches('/') == group.trim_matches('/');
         let is_meant = |action: &Action| match action {
             Action::Write {
-                knob: Knob::Cgroup { group, .. } | Knob::Egress { group, .. },
+                knob: Knob::Cgroup { group: other, .. } | Knob::Egress { group: other, .. },
                 ..
-            } => is_it(group),
+            } => is_same_group(other, group),
             _ => false,
         };
         self.restore_where(roots, false, is_meant)
@@ -327,6 +324,10 @@ impl Stage {
             _ => Self::Rest,
         }
     }
+}
+
+fn is_same_group(one: &str, other: &str) -> bool {
+    one.trim_matches('/') == other.trim_matches('/')
 }
 
 fn is_freezer(action: &Action) -> bool {

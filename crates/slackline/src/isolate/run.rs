@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 use super::{metrics, text};
 use crate::done::CommandOutcome;
 use crate::output::message;
+use crate::state_dir::with_state_dir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -32,13 +33,14 @@ pub(crate) struct Arguments {
     metrics: Option<SocketAddr>,
 }
 
-struct Teller {
+struct Teller<'a> {
+    state_dir: &'a Path,
     listener: Option<TcpListener>,
     duration: Option<Duration>,
     is_ready: bool,
 }
 
-impl Watcher for Teller {
+impl Watcher for Teller<'_> {
     fn begun(&mut self, status: &IsolationStatus) {
         let listener = self.listener.as_ref();
         let metrics = listener.and_then(|listener| listener.local_addr().ok());
@@ -64,7 +66,7 @@ impl Watcher for Teller {
     }
 
     fn say(&mut self, text: &str) {
-        message(text);
+        message(&with_state_dir(text, self.state_dir));
     }
 }
 
@@ -91,6 +93,7 @@ pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Com
         observe: arguments.observe,
     };
     let mut teller = Teller {
+        state_dir,
         listener,
         duration,
         is_ready: false,

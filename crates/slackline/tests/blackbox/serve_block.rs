@@ -10,7 +10,7 @@ use std::time::Duration;
 use block_load::generator::{AccessPattern, ArrivalProcess, LoadSpec, run as load};
 use block_load::nvme::Nvme;
 
-use crate::toy::{free_port, on_uring, skip};
+use crate::toy::{free_port, on_terminal, on_uring, skip};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
@@ -240,13 +240,7 @@ fn live(config: &Path) {
         env!("CARGO_BIN_EXE_slackline"),
         config.display()
     );
-    let output = Command::new("timeout")
-        .args(["60", "script", "--quiet", "--command", &line, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = on_terminal(&line);
     let leaves_the_screen = text.rfind("\u{1b}[?1049l");
     assert!(
         leaves_the_screen.is_some() && text.contains("ended=143"),

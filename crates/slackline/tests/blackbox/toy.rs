@@ -44,6 +44,17 @@ pub(crate) fn through(by: &[&str], command: &Command) -> Command {
     whole
 }
 
+/// What a shell's line writes on a terminal, which `script` makes.
+pub(crate) fn on_terminal(line: &str) -> String {
+    let output = Command::new("timeout")
+        .args(["60", "script", "--quiet", "--command", line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 impl Toy {
     /// A started service (a `sleep` for each side) and one knob.
     pub(crate) fn new() -> Self {

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::{Bench, signal};
-use crate::toy::{Ended, Toy};
+use crate::toy::{Ended, Toy, on_terminal};
 
 /// `script` without a terminal of its own makes one of 0 columns and 0 rows.
 #[test]
@@ -20,13 +20,7 @@ fn a_terminal_that_does_not_know_its_size_is_drawn_on_all_the_same() {
         "stty rows 0 cols 0; timeout --foreground --preserve-status 5 {}; echo ended=$?",
         words.join(" ")
     );
-    let output = Command::new("timeout")
-        .args(["60", "script", "--quiet", "--command", &line, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = on_terminal(&line);
     // Blanks between words are none in the bytes: the cursor moves.
     for expected in ["worst", "highest", "quits", "--state-dir.", "ended=143"] {
         assert!(text.contains(expected), "{expected}: {text:?}");
